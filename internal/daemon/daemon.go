@@ -256,7 +256,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	defer closing("audit log", audited.Close)
 	defer closing("checkpoints", checkpoints.Close)
 	crashpoint.Here("daemon.up.audit-opened")
-	network, err := ways.ReadHost(cfg.EgressFile)
+	network, err := readNetwork(cfg)
 	if err != nil {
 		return err
 	}
@@ -289,7 +289,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 			return loadPolicy(cfg, log)
 		},
 		Network: func() error {
-			network, err := ways.ReadHost(cfg.EgressFile)
+			network, err := readNetwork(cfg)
 			if err == nil {
 				err = out.Reload(network)
 			}

@@ -11,6 +11,7 @@ import (
 	"io"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -23,6 +24,8 @@ import (
 type Config struct {
 	// Rules hold for every workspace that may reach anything.
 	Rules []netrule.Rule
+	// Profiles are the rules that a workspace has from the start, by its profile; "default" is for one without.
+	Profiles map[string]Texts
 	// Sets are the built-in sets and those of the file, which replace built-in ones with their name.
 	Sets netrule.Sets
 	// Public are networks that count as public.
@@ -50,6 +53,12 @@ type file struct {
 	Resolver      string              `yaml:"resolver"`
 	UpstreamProxy string              `yaml:"upstream_proxy"`
 	NoProxy       []string            `yaml:"no_proxy"`
+
+	Profiles map[string]struct {
+		Allow []string `yaml:"allow"`
+		Ask   []string `yaml:"ask"`
+		Deny  []string `yaml:"deny"`
+	} `yaml:"profiles"`
 
 	Models map[string]fileModel `yaml:"models"`
 }
@@ -106,6 +115,20 @@ func ParseWith(name string, b []byte, clients Lookup) (*Config, error) {
 	}
 	if c.Models, err = models(f.Models); err != nil {
 		return nil, bad(err)
+	}
+	for name, p := range f.Profiles {
+		texts := Texts{Allow: p.Allow, Ask: p.Ask, Deny: p.Deny}
+		rules, err := c.Read(texts)
+		if err == nil {
+			_, err = netrule.New(slices.Concat(c.Rules, rules), netrule.Options{Public: c.Public})
+		}
+		if err != nil {
+			return nil, bad(fmt.Errorf("profiles: %s: %w", name, err))
+		}
+		if c.Profiles == nil {
+			c.Profiles = map[string]Texts{}
+		}
+		c.Profiles[name] = texts
 	}
 	// What cannot be used together is found now, and not when something runs.
 	if _, err := netrule.New(c.Rules, netrule.Options{Public: c.Public}); err != nil {

@@ -23,7 +23,10 @@ type outside struct {
 	checked              []string // secrets, by CheckSecrets
 	unbound              error
 	inner                string // a rule beside *.inner that takes an administrator
+	initial              map[string]workspace.Reach
 }
+
+func (o *outside) Initial(profile string) workspace.Reach { return o.initial[profile] }
 
 func (o *outside) Check(r workspace.Reach, inner bool) error {
 	for _, text := range slices.Concat(r.Allow, r.Ask, r.Approved, r.Deny) {
@@ -147,6 +150,46 @@ func TestCreateWithReach(t *testing.T) {
 	h.start()
 	if v, err := h.Get(ctx, alice, "demo"); err != nil || texts(v) != rules {
 		t.Errorf("after a start: %v, %v", texts(v), err)
+	}
+}
+
+// A workspace has the rules of its profile from the start, beside its own, and those of addresses that an owner could not
+// give. What the profile says later changes nothing, and neither does a second create.
+func TestCreateWithRulesOfTheProfile(t *testing.T) {
+	h, o := withEgress(t)
+	ctx := t.Context()
+	o.initial = map[string]workspace.Reach{
+		"": {Allow: []string{"mirror.inner"}, Deny: []string{"ads.example"}}, "named": {Ask: []string{"@llm"}},
+	}
+	const rules = "allow b.example,allow mirror.inner,deny ads.example"
+	own := wantedReach("demo", false, "b.example")
+	for i, w := range []workspace.Wanted{own, own, wanted("demo", workspace.Limits{}, false)} {
+		if v, created, err := h.Create(ctx, alice, w); err != nil || created != (i == 0) || texts(v) != rules {
+			t.Errorf("create %d: %s, %v, %v", i, texts(v), created, err)
+		}
+	}
+	if v, _, err := h.Create(ctx, alice, wanted("plain", workspace.Limits{}, false)); err != nil || texts(v) != "allow mirror.inner,deny ads.example" {
+		t.Errorf("without rules of its own: %s, %v", texts(v), err)
+	}
+	if _, _, err := h.Create(ctx, alice, wantedReach("more", false, "db.inner")); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("an owner's own rule about what is not public: %v", err)
+	}
+	other := wanted("asked", workspace.Limits{}, false)
+	other.Profile = "named"
+	if v, _, err := h.Create(ctx, alice, other); err != nil || texts(v) != "ask @llm" {
+		t.Errorf("of another profile: %s, %v", texts(v), err)
+	}
+	o.initial[""] = workspace.Reach{Allow: []string{"new.example"}}
+	if v, created, err := h.Create(ctx, alice, wanted("demo", workspace.Limits{}, false)); err != nil || created || texts(v) != rules {
+		t.Errorf("after a change of the profile: %s, %v, %v", texts(v), created, err)
+	}
+	o.initial[""] = workspace.Reach{Allow: []string{"x.bad"}}
+	if _, _, err := h.Create(ctx, alice, wanted("broken", workspace.Limits{}, false)); !errdefs.IsInvalidArgument(err) ||
+		!strings.Contains(err.Error(), `of the profile "default"`) {
+		t.Errorf("a profile that cannot be used: %v", err)
+	}
+	if v, err := h.Get(ctx, alice, "demo"); err != nil || texts(v) != rules {
+		t.Errorf("%s, %v", texts(v), err)
 	}
 }
 

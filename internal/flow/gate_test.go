@@ -148,6 +148,7 @@ func (h *house) start() {
 		Allow: []workspace.Opening{workspace.UserNS},
 		Profiles: map[string]lifecycle.Profile{
 			"chat":   {Prefix: "chat", Limits: workspace.Limits{MemoryBytes: 256 << 20, Pids: 200}},
+			"named":  {},
 			"filled": {Prefix: "filled", Skeleton: func(context.Context) (io.Reader, error) { return nil, errSkeleton }},
 		},
 		TokensRevoked: func(ids []string) { h.ended = append(h.ended, ids...) },

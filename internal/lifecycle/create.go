@@ -72,7 +72,11 @@ func (l *Lifecycle) Create(
 		if err != nil {
 			return m, err
 		}
-		if k.Secrets, err = l.bind(ctx, p, k, want.Secrets); errdefs.IsPermissionDenied(err) {
+		reaching := k
+		if reaching.Reach, err = l.initial(k); err != nil {
+			return m, err
+		}
+		if k.Secrets, err = l.bind(ctx, p, reaching, want.Secrets); errdefs.IsPermissionDenied(err) {
 			return m, authorised.Deny(ctx, err)
 		} else if err != nil {
 			return m, err
@@ -188,7 +192,7 @@ func (l *Lifecycle) create(ctx context.Context, at *Attempt, a *gate.Admitted, o
 	}
 	if exists && k.Phase != workspace.Creating {
 		// What an earlier attempt at this request began, upkeep may have finished.
-		other := errors.Join(l.sameMounts(op.Allow, k, mounts), sameReach(fresh.Reach, k), sameSecrets(fresh.Secrets, k))
+		other := errors.Join(l.sameMounts(op.Allow, k, mounts), l.sameReach(fresh.Reach, k), sameSecrets(fresh.Secrets, k))
 		return k, at.Own == string(k.Name), other
 	}
 	plan := making{attempt: at, admitted: a, allow: op.Allow, mounts: mounts, reach: fresh.Reach, secrets: fresh.Secrets, start: !op.NoStart}
@@ -198,6 +202,10 @@ func (l *Lifecycle) create(ctx context.Context, at *Attempt, a *gate.Admitted, o
 	}
 	if err := l.UsableKey(key); err != nil {
 		return k, false, err
+	}
+	var err error
+	if fresh.Reach, err = l.initial(fresh); err != nil {
+		return fresh, false, err
 	}
 	if skeleton := l.cfg.Profiles[fresh.Profile].Skeleton; skeleton != nil {
 		if err := emptyHome(fresh, mounts); err != nil {
@@ -212,7 +220,7 @@ func (l *Lifecycle) create(ctx context.Context, at *Attempt, a *gate.Admitted, o
 			return Archived{Entries: n.Entries, Bytes: n.Bytes}, err
 		}
 	}
-	k, err := l.named(ctx, plan, fresh)
+	k, err = l.named(ctx, plan, fresh)
 	return k, err == nil, err
 }
 
@@ -438,7 +446,7 @@ func (l *Lifecycle) make(ctx context.Context, m making, k workspace.Kept, insert
 				return data, err
 			}
 			// Made by an attempt that broke off, it has what that one asked for.
-			return data, errors.Join(l.sameMounts(m.allow, k, m.mounts), sameReach(m.reach, k), sameSecrets(m.secrets, k))
+			return data, errors.Join(l.sameMounts(m.allow, k, m.mounts), l.sameReach(m.reach, k), sameSecrets(m.secrets, k))
 		})
 	})
 }

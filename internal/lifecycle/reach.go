@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 
 // Ways are the ways out of workspaces that run, by their names. Package ways has what each method does.
 type Ways interface {
+	Initial(profile string) workspace.Reach
 	Connections(ctx context.Context, name id.Workspace, after uint64) (workspace.Connections, error)
 	Check(r workspace.Reach, inner bool) error
 	Explain(r workspace.Reach, secrets []egressapi.Secret, hosts []string) ([]workspace.ReachVerdict, error)
@@ -91,12 +93,37 @@ func (l *Lifecycle) checkReach(by principal.Principal, r workspace.Reach) error 
 	return l.cfg.Ways.Check(r, by.Can(principal.Any))
 }
 
+// initial returns the rules of a new workspace that is wanted with some of its own: with those of its profile, which an
+// administrator has written.
+func (l *Lifecycle) initial(k workspace.Kept) (workspace.Reach, error) {
+	if l.cfg.Ways == nil {
+		return k.Reach, nil
+	}
+	of := l.cfg.Ways.Initial(k.Profile)
+	if of.Empty() {
+		return k.Reach, nil
+	}
+	all, err := k.Reach.With(workspace.ReachChange{Allow: of.Allow, Ask: of.Ask, Deny: of.Deny})
+	if err == nil {
+		err = l.checkReach(principal.Self(), all)
+	}
+	if err != nil {
+		return k.Reach, fmt.Errorf("cannot use the network rules of the profile %q with those of workspace %q: %w", cmp.Or(k.Profile, "default"),
+			k.Key, err)
+	}
+	return all, nil
+}
+
 // sameReach is an error if rules that are asked for are not those that there are. A caller that asks for none takes
 // what there is.
-func sameReach(asked workspace.Reach, k workspace.Kept) error {
-	there := k.Reach
+func (l *Lifecycle) sameReach(asked workspace.Reach, k workspace.Kept) error {
+	there, fresh := k.Reach, k
 	there.Approved = nil // they came later, with answers
 	if asked.Empty() || asked.Equal(there) {
+		return nil
+	}
+	fresh.Reach = asked
+	if all, err := l.initial(fresh); err == nil && all.Equal(there) {
 		return nil
 	}
 	return fmt.Errorf("cannot give workspace %q other network rules: it is there already, and \"carrel create\" changes none; \"carrel "+

@@ -5,6 +5,7 @@
 package ways
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -123,6 +124,15 @@ func (w *Ways) Check(r workspace.Reach, inner bool) error {
 		}
 	}
 	return nil
+}
+
+// NoProfile stands for workspaces without a profile in the file of the host.
+const NoProfile = "default"
+
+// Initial returns the rules that workspaces of a profile have from the start; "" is that of one without a profile.
+func (w *Ways) Initial(profile string) workspace.Reach {
+	t := w.config().Profiles[cmp.Or(profile, NoProfile)]
+	return workspace.Reach{Allow: t.Allow, Ask: t.Ask, Deny: t.Deny}
 }
 
 // own returns the address that a network consists of if it is one of this host's: packets to those come from them. The
