@@ -22,8 +22,8 @@ func readNetwork(cfg *config.Config) (*egressconf.Config, error) {
 	known := profiles(cfg)
 	for name := range network.Profiles {
 		if _, ok := known[name]; !ok && name != ways.NoProfile {
-			return nil, fmt.Errorf("cannot use %s: there is no profile %q; there are %s, and %s for workspaces without one: %w", cfg.EgressFile, name,
-				strings.Join(slices.Sorted(maps.Keys(known)), ", "), ways.NoProfile, errdefs.ErrInvalidArgument)
+			return nil, fmt.Errorf("cannot use %s: there is no profile %q; there are %s, and %s for workspaces without one: %w", cfg.EgressFile,
+				name, strings.Join(slices.Sorted(maps.Keys(known)), ", "), ways.NoProfile, errdefs.ErrInvalidArgument)
 		}
 	}
 	return network, nil

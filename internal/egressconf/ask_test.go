@@ -51,16 +51,19 @@ func TestAskInTheFile(t *testing.T) {
 
 // The rules of profiles are read with the file, sets and all, and hold for nobody by themselves.
 func TestProfilesInTheFile(t *testing.T) {
-	c, err := egressconf.Parse("egress.yaml", []byte("sets: {mine: [a.example]}\nprofiles:\n  chat: {allow: ['@mine'], ask: [b.example], deny: [c.example]}\n"))
+	const text = "sets: {mine: [a.example]}\nprofiles:\n  chat: {allow: ['@mine'], ask: [b.example], deny: [c.example]}\n"
+	c, err := egressconf.Parse("egress.yaml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
 	chat := c.Profiles["chat"]
-	if len(c.Rules) != 0 || len(c.Profiles) != 1 || !slices.Equal(chat.Allow, []string{"@mine"}) || !slices.Equal(chat.Ask, []string{"b.example"}) ||
-		!slices.Equal(chat.Deny, []string{"c.example"}) {
+	if len(c.Rules) != 0 || len(c.Profiles) != 1 || !slices.Equal(chat.Allow, []string{"@mine"}) ||
+		!slices.Equal(chat.Ask, []string{"b.example"}) || !slices.Equal(chat.Deny, []string{"c.example"}) {
 		t.Errorf("%+v, %+v", c.Rules, c.Profiles)
 	}
-	for _, wrong := range []string{"chat: {allow: ['http://x']}", "chat: {allow: ['@nope']}", "chat: {approved: [a.example]}", "chat: [a.example]"} {
+	for _, wrong := range []string{
+		"chat: {allow: ['http://x']}", "chat: {allow: ['@nope']}", "chat: {approved: [a.example]}", "chat: [a.example]",
+	} {
 		if _, err := egressconf.Parse("egress.yaml", []byte("profiles:\n  "+wrong+"\n")); err == nil {
 			t.Errorf("%s is taken", wrong)
 		}

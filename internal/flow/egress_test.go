@@ -168,7 +168,8 @@ func TestCreateWithRulesOfTheProfile(t *testing.T) {
 			t.Errorf("create %d: %s, %v, %v", i, texts(v), created, err)
 		}
 	}
-	if v, _, err := h.Create(ctx, alice, wanted("plain", workspace.Limits{}, false)); err != nil || texts(v) != "allow mirror.inner,deny ads.example" {
+	v, _, err := h.Create(ctx, alice, wanted("plain", workspace.Limits{}, false))
+	if err != nil || texts(v) != "allow mirror.inner,deny ads.example" {
 		t.Errorf("without rules of its own: %s, %v", texts(v), err)
 	}
 	if _, _, err := h.Create(ctx, alice, wantedReach("more", false, "db.inner")); !errdefs.IsPermissionDenied(err) {
