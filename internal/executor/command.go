@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -39,6 +40,8 @@ type command struct {
 	readers sync.WaitGroup // goroutines that fill stdout, stderr and buffer
 	input   []chunk        // reserved for stdin data
 	started time.Time
+	// begun: it runs, and what is above does not change any more. Until then nothing of it may be used.
+	begun atomic.Bool
 
 	mu     sync.Mutex
 	reaped bool
@@ -157,6 +160,15 @@ func (e *Executor) find(name id.Command) (*command, error) {
 		return nil, fmt.Errorf("cannot find command %s: it is not known here; it may have ended: %w", name, errdefs.ErrNotFound)
 	}
 	return c, nil
+}
+
+// findBegun is find for what takes a command that runs or has run. It is in the table before.
+func (e *Executor) findBegun(name id.Command) (*command, error) {
+	c, err := e.find(name)
+	if err == nil && !c.begun.Load() {
+		return nil, fmt.Errorf("cannot use command %s: it is being started; try again: %w", name, errdefs.ErrFailedPrecondition)
+	}
+	return c, err
 }
 
 // reserve adds c to the table, and removes the oldest ended detached command if that is full.

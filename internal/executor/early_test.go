@@ -1,7 +1,9 @@
 package executor_test
 
 import (
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,5 +67,67 @@ func TestShutdownWhileCommandsStart(t *testing.T) {
 		}
 		c.Close()
 		wg.Wait()
+	}
+}
+
+// A command is known from the moment that it is asked for. What a client does with it until it runs is refused, and ends
+// nothing: the executor has the other commands too.
+func TestWhatIsStartedIsLeftAlone(t *testing.T) {
+	w, err := launchtest.Start(t, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	starting, asking := dial(t, w, execapi.Spawn), dial(t, w, execapi.Control)
+	var at atomic.Value
+	at.Store(id.NewCommand())
+	done, refused := make(chan struct{}), 0
+	var asks sync.WaitGroup
+	asks.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			n := at.Load().(id.Command)
+			calls := []struct {
+				method string
+				params any
+			}{
+				{execapi.MethodLogs, execapi.OutputParams{ID: n}},
+				{execapi.MethodAttach, execapi.OutputParams{ID: n}},
+				{execapi.MethodResize, execapi.ResizeParams{ID: n, Rows: 9, Cols: 9}},
+			}
+			far, err := asking.Call(t.Context(), calls[i%len(calls)].method, calls[i%len(calls)].params, nil)
+			for _, f := range far {
+				f.Close()
+			}
+			switch {
+			case err == nil, errdefs.IsNotFound(err):
+			case errdefs.IsFailedPrecondition(err):
+				if strings.Contains(err.Error(), "is being started") {
+					refused++
+				}
+			default:
+				t.Errorf("%v", err)
+				return
+			}
+		}
+	})
+	for i := range 300 {
+		n := id.NewCommand()
+		at.Store(n)
+		method := execapi.MethodExec
+		if i%30 == 0 { // the workspace has few terminals
+			method = execapi.MethodSpawnTerminal
+		}
+		if _, err := starting.Call(t.Context(), method, execapi.ExecParams{ID: n, Argv: []string{"/bin/true"}, Detach: true}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(done)
+	asks.Wait()
+	if refused == 0 {
+		t.Error("no command was met while it was started")
 	}
 }

@@ -162,7 +162,7 @@ func (c *command) result() execapi.ExecResult {
 }
 
 func (p *peer) resize(_ *jsonrpc.Request, in *execapi.ResizeParams) (any, []*os.File, error) {
-	c, err := p.e.find(in.ID)
+	c, err := p.e.findBegun(in.ID)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -181,7 +181,7 @@ func (p *peer) logs(_ *jsonrpc.Request, in *execapi.OutputParams) (any, []*os.Fi
 }
 
 func (p *peer) output(in *execapi.OutputParams, attach bool) (any, []*os.File, error) {
-	c, err := p.e.find(in.ID)
+	c, err := p.e.findBegun(in.ID)
 	if err != nil {
 		return nil, nil, err
 	}

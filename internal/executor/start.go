@@ -50,6 +50,7 @@ func (e *Executor) start(
 		go c.discarded() // which waits for the streams
 		return nil, nil, err
 	}
+	c.begun.Store(true)
 	crashpoint.Here("executor.exec.started")
 	c.mu.Lock()
 	early := c.early
