@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -180,6 +181,45 @@ func TestAttacks(t *testing.T) {
 				t.Errorf("verified by the daemon: %+v %v", f, err)
 			}
 		})
+	}
+}
+
+// read is a log's file that does something before it is read, once.
+type read struct {
+	audit.File
+	before *atomic.Pointer[func()]
+}
+
+func (r read) ReadAt(b []byte, off int64) (int, error) {
+	if f := r.before.Swap(nil); f != nil {
+		(*f)()
+	}
+	return r.File.ReadAt(b, off)
+}
+
+// What the daemon writes while it looks for what others have written is not that.
+func TestWrittenWhileItLooks(t *testing.T) {
+	d := newFixture(t)
+	var before atomic.Pointer[func()]
+	o := spread(t)
+	o.Path = d.path
+	l := open(t, o.Wrap(func(f audit.File) audit.File { return read{f, &before} }))
+	c := d.checkpoints(t, l, d.options())
+	mustAppend(t, l, intent(0))
+	met := 0
+	write := func() {
+		met++
+		mustAppend(t, l, intent(2))
+	}
+	for range 3 {
+		mustAppend(t, l, intent(1))
+		before.Store(&write)
+		if _, err := c.Make(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if met != 3 {
+		t.Errorf("it was met %d times", met)
 	}
 }
 

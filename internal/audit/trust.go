@@ -403,8 +403,15 @@ func (l *Log) longer(times int) bool {
 			if err != nil {
 				return false
 			}
-			end, err := dataEnd(f, fi.Size())
-			return err == nil && end > size
+			if end, err := dataEnd(f, fi.Size()); err != nil || end <= size {
+				return false
+			}
+			l.mu.Lock()
+			same := !l.writing && len(l.pending) == 0 && l.size == size && l.f == f
+			l.mu.Unlock()
+			if same {
+				return true
+			} // else it may be a line that was written while the file was looked at
 		}
 	}
 	return false

@@ -151,12 +151,13 @@ func (h *host) down() ([]string, error) {
 			break
 		}
 	}
+	var logErr error
 	if h.logs != "" {
-		err = errors.Join(err, os.CopyFS(h.logs, os.DirFS(h.data+"/log")))
+		logErr = os.CopyFS(h.logs, os.DirFS(h.data+"/log"))
 	}
-	_, downErr := h.carrel(ctx, append([]string{"down", "--purge"}, h.flags()...)...)
-	if err = errors.Join(err, downErr); err != nil {
-		return nil, fmt.Errorf("cannot take all away, %s stays: %w", h.dir, err)
+	// This refuses while there is a workspace, so that one that went by itself while it was destroyed is no error.
+	if _, downErr := h.carrel(ctx, append([]string{"down", "--purge"}, h.flags()...)...); downErr != nil {
+		return nil, fmt.Errorf("cannot take all away, %s stays: %w", h.dir, errors.Join(err, logErr, downErr))
 	}
 	instance.Settle = 5 * time.Second
 	// Other tests may come and go on this host meanwhile, and share the daemon's account.
@@ -166,7 +167,7 @@ func (h *host) down() ([]string, error) {
 	for _, l := range found {
 		left = append(left, l.String())
 	}
-	return left, errors.Join(err, os.RemoveAll(h.dir))
+	return left, errors.Join(err, logErr, os.RemoveAll(h.dir))
 }
 
 // empty destroys every workspace.
