@@ -14,7 +14,8 @@ import (
 	"testing"
 )
 
-// agentsEnv names a directory into which npm installed agents: "npm i --prefix DIR @anthropic-ai/claude-code @openai/codex".
+// agentsEnv names a directory into which npm installed agents: "npm i --prefix DIR @anthropic-ai/claude-code @openai/codex
+// opencode-ai".
 const agentsEnv = "CARREL_TEST_AGENTS"
 
 // agent returns the program of an agent, and how a run sees its directory.
@@ -31,42 +32,45 @@ func agent(t *testing.T, name string) (mount, program string) {
 	return dir + ":/mnt/agents:ro", "/mnt/agents/node_modules/.bin/" + name
 }
 
+// messages answers Anthropic Messages as a model would.
+func messages(w http.ResponseWriter, r *http.Request) {
+	var asked struct {
+		Model  string `json:"model"`
+		Stream bool   `json:"stream"`
+	}
+	b, _ := io.ReadAll(r.Body)
+	if err := json.Unmarshal(b, &asked); err != nil || !strings.HasSuffix(r.URL.Path, "/messages") {
+		http.NotFound(w, r)
+		return
+	}
+	message := fmt.Sprintf(`{"id":"msg_1","type":"message","role":"assistant","model":%q,"content":[],"stop_reason":null,"stop_sequence":null,`+
+		`"usage":{"input_tokens":1,"output_tokens":1}}`, asked.Model)
+	if !asked.Stream {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, strings.Replace(strings.Replace(message, `"content":[]`, `"content":[{"type":"text","text":"scripted answer"}]`, 1),
+			`"stop_reason":null`, `"stop_reason":"end_turn"`, 1))
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	for _, e := range []struct{ kind, data string }{
+		{"message_start", `{"type":"message_start","message":` + message + `}`},
+		{"content_block_start", `{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`},
+		{"content_block_delta", `{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"scripted answer"}}`},
+		{"content_block_stop", `{"type":"content_block_stop","index":0}`},
+		{"message_delta", `{"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"output_tokens":2}}`},
+		{"message_stop", `{"type":"message_stop"}`},
+	} {
+		fmt.Fprintf(w, "event: %s\ndata: %s\n\n", e.kind, e.data)
+		w.(http.Flusher).Flush()
+	}
+}
+
 // Claude Code answers by a scripted model, with a key that it does not have.
 func TestClaudeCode(t *testing.T) {
 	mount, program := agent(t, "claude")
 	u := newUser(t)
 	k := newKeyed(t, u, "api.test")
-	k.serve = func(w http.ResponseWriter, r *http.Request) {
-		var asked struct {
-			Model  string `json:"model"`
-			Stream bool   `json:"stream"`
-		}
-		b, _ := io.ReadAll(r.Body)
-		if err := json.Unmarshal(b, &asked); err != nil || !strings.HasSuffix(r.URL.Path, "/messages") {
-			http.NotFound(w, r)
-			return
-		}
-		message := fmt.Sprintf(`{"id":"msg_1","type":"message","role":"assistant","model":%q,"content":[],"stop_reason":null,"stop_sequence":null,`+
-			`"usage":{"input_tokens":1,"output_tokens":1}}`, asked.Model)
-		if !asked.Stream {
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprint(w, strings.Replace(strings.Replace(message, `"content":[]`, `"content":[{"type":"text","text":"scripted answer"}]`, 1),
-				`"stop_reason":null`, `"stop_reason":"end_turn"`, 1))
-			return
-		}
-		w.Header().Set("Content-Type", "text/event-stream")
-		for _, e := range []struct{ kind, data string }{
-			{"message_start", `{"type":"message_start","message":` + message + `}`},
-			{"content_block_start", `{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`},
-			{"content_block_delta", `{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"scripted answer"}}`},
-			{"content_block_stop", `{"type":"content_block_stop","index":0}`},
-			{"message_delta", `{"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"output_tokens":2}}`},
-			{"message_stop", `{"type":"message_stop"}`},
-		} {
-			fmt.Fprintf(w, "event: %s\ndata: %s\n\n", e.kind, e.data)
-			w.(http.Flusher).Flush()
-		}
-	}
+	k.serve = messages
 	r := u.run("--here", "-v", mount, "--allow", "api.test:"+k.port, "--secret", "ANTHROPIC_API_KEY@api.test:"+k.port,
 		"--env", "ANTHROPIC_BASE_URL=https://api.test:"+k.port, "--env", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1",
 		"--", program, "-p", "hello")
@@ -116,6 +120,33 @@ func TestCodex(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if got := k.got(); !slices.Contains(got, "api.test:"+k.port+" Bearer "+secretValue) {
+		t.Errorf("the model server got %q", got)
+	}
+	if strings.Contains(r.out+r.err, secretValue) {
+		t.Errorf("the agent saw the key: %+v", r)
+	}
+	u.holdsNowhere(secretValue)
+}
+
+// opencode too, which speaks as the SDK for JavaScript does.
+func TestOpencode(t *testing.T) {
+	mount, program := agent(t, "opencode")
+	u := newUser(t)
+	k := newKeyed(t, u, "api.test")
+	k.serve = messages
+	config := fmt.Sprintf(`{"share":"disabled","autoupdate":false,"provider":{"anthropic":{"options":{"baseURL":"https://api.test:%s/v1"}}}}`, k.port)
+	args := []string{
+		"--here", "-v", mount, "--allow", "api.test:" + k.port, "--secret", "ANTHROPIC_API_KEY@api.test:" + k.port,
+		"--env", "OPENCODE_CONFIG_CONTENT=" + config,
+	}
+	for _, off := range []string{"MODELS_FETCH", "AUTOUPDATE", "DEFAULT_PLUGINS", "LSP_DOWNLOAD"} {
+		args = append(args, "--env", "OPENCODE_DISABLE_"+off+"=1")
+	}
+	r := u.run(append(args, "--", program, "run", "-m", "anthropic/claude-sonnet-4-5", "hello")...)
+	if r.code != 0 || !strings.Contains(r.out, "scripted answer") {
+		t.Errorf("%+v", r)
+	}
+	if got := k.got(); !slices.Contains(got, "api.test:"+k.port+" "+secretValue) {
 		t.Errorf("the model server got %q", got)
 	}
 	if strings.Contains(r.out+r.err, secretValue) {
