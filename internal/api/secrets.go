@@ -9,6 +9,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/httprule"
 	"github.com/carrel-dev/carrel/internal/redact"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -24,7 +25,9 @@ func taken(value *string) redact.Value {
 
 func (s secrets) SetSecret(ctx context.Context, req *request[carrelv1.SetSecretRequest]) (*response[carrelv1.SetSecretResponse], error) {
 	value := taken(&req.Msg.Value)
-	want := workspace.Secret{Name: req.Msg.GetName(), Hosts: req.Msg.GetHosts(), Headers: req.Msg.GetHeaders()}
+	want := workspace.Secret{Name: req.Msg.GetName(), Hosts: req.Msg.GetHosts(), Headers: req.Msg.GetHeaders(), Sending: httprule.Sending{
+		Inject: req.Msg.GetInject(), Methods: req.Msg.GetMethods(), Paths: req.Msg.GetPaths(), Pointers: req.Msg.GetJson(),
+	}}
 	kept, err := s.gate.SetSecret(ctx, authn.FromContext(ctx), want, value)
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -72,5 +75,6 @@ func (s secrets) RemoveSecret(
 func secretTo(x workspace.Secret) *carrelv1.Secret {
 	return &carrelv1.Secret{
 		Owner: x.Owner, Name: x.Name, Hosts: x.Hosts, Headers: x.Headers, CreatedUnixMs: unixMS(x.Created), RotatedUnixMs: unixMS(x.Rotated),
+		Inject: x.Sending.Inject, Methods: x.Sending.Methods, Paths: x.Sending.Paths, Json: x.Sending.Pointers,
 	}
 }

@@ -40,6 +40,11 @@ func (s Sending) IsZero() bool {
 	return s.Inject == "" && len(s.Methods)+len(s.Paths)+len(s.Pointers) == 0
 }
 
+// Equal reports whether two are the same.
+func (s Sending) Equal(o Sending) bool {
+	return s.Inject == o.Inject && slices.Equal(s.Methods, o.Methods) && slices.Equal(s.Paths, o.Paths) && slices.Equal(s.Pointers, o.Pointers)
+}
+
 // Canonical returns the same in the form in which it is kept. Errors are of kind invalid argument.
 func (s Sending) Canonical() (Sending, error) {
 	c, err := s.Compile()

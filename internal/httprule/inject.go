@@ -132,14 +132,22 @@ func (i Inject) Text() string {
 	return string(i.Kind) + ":" + i.Name
 }
 
-// Place names what the secret is put into. Two secrets with the same one cannot be sent in one request.
-func (i Inject) Place() string {
+// Field is the header that the secret is put into, in canonical form; "" with Query.
+func (i Inject) Field() string {
 	switch i.Kind {
 	case Header:
-		return "the header " + i.Name
-	case Query:
-		return "the query parameter " + i.Name
+		return i.Name
 	case Basic:
+		return "Authorization"
+	case Query:
 	}
-	return "the header Authorization"
+	return ""
+}
+
+// Place names what the secret is put into. Two secrets with the same one cannot be sent in one request.
+func (i Inject) Place() string {
+	if f := i.Field(); f != "" {
+		return "the header " + f
+	}
+	return "the query parameter " + i.Name
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/httprule"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/principal"
@@ -120,7 +121,7 @@ func TestCanonical(t *testing.T) {
 			`{"kind":"token.revoke","token":"0123456789ab"}`,
 		},
 		{
-			operation.NewSecret("API_KEY", []string{"api.example.org"}, []string{"X-Api-Key"}),
+			operation.NewSecret("API_KEY", []string{"api.example.org"}, []string{"X-Api-Key"}, httprule.Sending{}),
 			operation.Target{Kind: operation.Secret, ID: "API_KEY", Owner: "uid:1000"},
 			`{"kind":"secret.set","name":"API_KEY","hosts":["api.example.org"],"headers":["X-Api-Key"]}`,
 		},

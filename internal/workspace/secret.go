@@ -1,6 +1,10 @@
 package workspace
 
-import "time"
+import (
+	"time"
+
+	"github.com/carrel-dev/carrel/internal/httprule"
+)
 
 // Secret is what is known of a secret that carrel keeps for the commands of its owner's workspaces, without its value.
 type Secret struct {
@@ -10,6 +14,8 @@ type Secret struct {
 	// Hosts are the rules of the hosts that get the value, as "api.example.org". Headers are the names of the headers in
 	// which they get it; without any it is in all of them.
 	Hosts, Headers []string
+	// Sending is how it is sent to them: whether it is injected, and in which requests.
+	Sending httprule.Sending
 	// Created is when it was first stored, and Rotated when it last got another value; zero for never.
 	Created, Rotated time.Time
 }
