@@ -67,8 +67,8 @@ every request to the hosts:
   header:X-Api-Key                  into that header
   header:Authorization: Bearer {}   into one with text around the value, {}
   query:key                         into a parameter of the URL
-  basic:USER                        as the password of USER, who may be left out after the colon
-  basic                             as USER:PASSWORD, which the value has to be
+  basic:USER                        as the password of USER
+  basic                             as USER:PASSWORD, if that is the value
 
 What the program sends there is removed. --method and --path limit the secret to some requests;
 * stands for one segment of a path, and at its end for all that follows.
@@ -77,8 +77,8 @@ What the program sends there is removed. --method and --path limit the secret to
 		Example: `  carrel secret set GITHUB_TOKEN
   pass show deploy | carrel secret set DEPLOY_KEY --host api.example.org
   carrel secret set DEPLOY_KEY --host '*.example.org' --header X-Key --file key
-  carrel secret set API_KEY --host api.example.org --inject 'header:Authorization: Bearer {}' --path '/v1/*'
-  carrel secret set API_KEY --host api.example.org --inject query:key --method GET,POST`,
+  carrel secret set A_KEY --host api.example.org --inject header:X-Api-Key
+  carrel secret set A_KEY --host a.example --inject query:key --path '/v1/*'`,
 		Args:              secretName,
 		ValidArgsFunction: onlyFirst(cobra.FixedCompletions(rootless.SecretNames(), cobra.ShellCompDirectiveNoFileComp)),
 	}
