@@ -9,7 +9,6 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
-	"github.com/carrel-dev/carrel/internal/httprule"
 	"github.com/carrel-dev/carrel/internal/redact"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -25,7 +24,7 @@ func taken(value *string) redact.Value {
 
 func (s secrets) SetSecret(ctx context.Context, req *request[carrelv1.SetSecretRequest]) (*response[carrelv1.SetSecretResponse], error) {
 	value := taken(&req.Msg.Value)
-	want := workspace.Secret{Name: req.Msg.GetName(), Hosts: req.Msg.GetHosts(), Headers: req.Msg.GetHeaders(), Sending: httprule.Sending{
+	want := workspace.Secret{Name: req.Msg.GetName(), Hosts: req.Msg.GetHosts(), Headers: req.Msg.GetHeaders(), Sending: workspace.Sending{
 		Inject: req.Msg.GetInject(), Methods: req.Msg.GetMethods(), Paths: req.Msg.GetPaths(), Pointers: req.Msg.GetJson(),
 	}}
 	kept, err := s.gate.SetSecret(ctx, authn.FromContext(ctx), want, value)

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +14,6 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
-	"github.com/carrel-dev/carrel/internal/httprule"
 	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/redact"
@@ -237,14 +237,14 @@ func TestOnlyUsableSecretsAreKept(t *testing.T) {
 		"an empty header":  {Name: "A_KEY", Hosts: []string{"a.example"}, Headers: []string{""}},
 		"many headers":     {Name: "A_KEY", Hosts: []string{"a.example"}, Headers: slices.Repeat([]string{"X"}, 17)},
 		"a header's break": {Name: "A_KEY", Hosts: []string{"a.example"}, Headers: []string{"X\r\nY"}},
-		"framing":          {Name: "A_KEY", Hosts: []string{"a.example"}, Sending: httprule.Sending{Inject: "header:Content-Length"}},
+		"framing":          {Name: "A_KEY", Hosts: []string{"a.example"}, Sending: workspace.Sending{Inject: "header:Content-Length"}},
 		"two ways": {
-			Name: "A_KEY", Hosts: []string{"a.example"}, Headers: []string{"X-Key"}, Sending: httprule.Sending{Inject: "header:X-Key"},
+			Name: "A_KEY", Hosts: []string{"a.example"}, Headers: []string{"X-Key"}, Sending: workspace.Sending{Inject: "header:X-Key"},
 		},
-		"no login":       {Name: "A_KEY", Hosts: []string{"a.example"}, Sending: httprule.Sending{Inject: "basic"}},
-		"a path of dots": {Name: "A_KEY", Hosts: []string{"a.example"}, Sending: httprule.Sending{Paths: []string{"/a/../b"}}},
-		"no method":      {Name: "A_KEY", Hosts: []string{"a.example"}, Sending: httprule.Sending{Methods: []string{"GET /"}}},
-		"no pointer":     {Name: "A_KEY", Hosts: []string{"a.example"}, Sending: httprule.Sending{Pointers: []string{"token"}}},
+		"no login":       {Name: "A_KEY", Hosts: []string{"a.example"}, Sending: workspace.Sending{Inject: "basic"}},
+		"a path of dots": {Name: "A_KEY", Hosts: []string{"a.example"}, Sending: workspace.Sending{Paths: []string{"/a/../b"}}},
+		"no method":      {Name: "A_KEY", Hosts: []string{"a.example"}, Sending: workspace.Sending{Methods: []string{"GET /"}}},
+		"no pointer":     {Name: "A_KEY", Hosts: []string{"a.example"}, Sending: workspace.Sending{Pointers: []string{"token"}}},
 	} {
 		if _, err := h.SetSecret(t.Context(), alice, x, redact.NewValue(keptValue)); !errdefs.IsInvalidArgument(err) ||
 			strings.Contains(err.Error(), "sk-ant") || strings.Contains(err.Error(), keptValue) {
@@ -256,18 +256,18 @@ func TestOnlyUsableSecretsAreKept(t *testing.T) {
 // How a secret is sent is sealed with it, stays when it gets another value, and does not go when somebody takes it away.
 func TestHowASecretIsSent(t *testing.T) {
 	h := newHouse(t)
-	sending := httprule.Sending{Inject: "header:x-key: Token {}", Methods: []string{"post"}, Paths: []string{"/v1/*"}}
+	sending := workspace.Sending{Inject: "header:x-key: Token {}", Methods: []string{"post"}, Paths: []string{"/v1/*"}}
 	want := workspace.Secret{Name: "A_KEY", Hosts: []string{"a.example"}, Sending: sending}
 	kept, err := h.SetSecret(t.Context(), alice, want, redact.NewValue(keptValue))
-	sending = httprule.Sending{Inject: "header:X-Key: Token {}", Methods: []string{"POST"}, Paths: []string{"/v1/*"}}
-	if err != nil || !kept.Sending.Equal(sending) {
+	sending = workspace.Sending{Inject: "header:X-Key: Token {}", Methods: []string{"POST"}, Paths: []string{"/v1/*"}}
+	if err != nil || !reflect.DeepEqual(kept.Sending, sending) {
 		t.Fatalf("%+v, %v", kept, err)
 	}
-	if kept, err = h.RotateSecret(t.Context(), alice, "A_KEY", redact.NewValue("another value")); err != nil || !kept.Sending.Equal(sending) {
+	if kept, err = h.RotateSecret(t.Context(), alice, "A_KEY", redact.NewValue("another value")); err != nil || !reflect.DeepEqual(kept.Sending, sending) {
 		t.Fatalf("%+v, %v", kept, err)
 	}
 	held, err := h.Held(t.Context(), "uid:1000", []string{"A_KEY"})
-	if err != nil || !held[0].Sending.Equal(sending) || held[0].Value.Reveal() != "another value" {
+	if err != nil || !reflect.DeepEqual(held[0].Sending, sending) || held[0].Value.Reveal() != "another value" {
 		t.Fatalf("%+v, %v", held, err)
 	}
 	for _, set := range []string{`'{}'`, `'{"inject":"header:X-Key: Token {}","methods":["POST"]}'`, `'{"inject":"query:q"}'`} {

@@ -46,9 +46,11 @@ func checked(want workspace.Secret, v redact.Value) (workspace.Secret, error) {
 	}
 	slices.Sort(kept.Headers)
 	kept.Headers = slices.Compact(kept.Headers)
-	if kept.Sending, err = want.Sending.Canonical(); err != nil {
+	sending, err := httprule.Sending(want.Sending).Canonical()
+	if err != nil {
 		return want, fmt.Errorf("cannot keep secret %s: %w", want.Name, err)
 	}
+	kept.Sending = workspace.Sending(sending)
 	if kept.Sending.Inject != "" && len(kept.Headers) > 0 {
 		return want, fmt.Errorf("cannot keep secret %s: it is injected, so there is no placeholder to be replaced in headers; leave --header "+
 			"or --inject out: %w", want.Name, errdefs.ErrInvalidArgument)
@@ -60,7 +62,7 @@ func checked(want workspace.Secret, v redact.Value) (workspace.Secret, error) {
 }
 
 // checkInjected refuses a value that cannot be put where it is to be injected.
-func checkInjected(name string, s httprule.Sending, v redact.Value) error {
+func checkInjected(name string, s workspace.Sending, v redact.Value) error {
 	if s.Inject != "basic" || strings.Contains(v.Reveal(), ":") {
 		return nil
 	}

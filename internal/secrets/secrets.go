@@ -50,7 +50,7 @@ type Held struct {
 	Value redact.Value
 	// Hosts, Headers and Sending are as in workspace.Secret.
 	Hosts, Headers []string
-	Sending        httprule.Sending
+	Sending        workspace.Sending
 }
 
 // SetSecret keeps a secret for p's owner: Name, Hosts, Headers and Sending of want say which. Without Hosts it is for those that
@@ -201,7 +201,7 @@ func target(owner, name string) operation.Target {
 // somebody has changed one of these in the database.
 func about(x workspace.Secret) string {
 	parts := []any{x.Hosts, x.Headers}
-	if !x.Sending.IsZero() { // those that were sealed before there was a Sending open as they did
+	if !httprule.Sending(x.Sending).IsZero() { // those that were sealed before there was a Sending open as they did
 		parts = append(parts, x.Sending)
 	}
 	to, err := json.Marshal(parts)

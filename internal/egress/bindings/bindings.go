@@ -31,7 +31,7 @@ type Held struct {
 	// Hosts are rules of hosts that get it, Headers the headers in which they do; without any it is all of them.
 	Hosts, Headers []string
 	// Sending is how it is sent to them.
-	Sending httprule.Sending
+	Sending workspace.Sending
 }
 
 // Config holds the dependencies of New. All are required.
@@ -170,7 +170,8 @@ func (b *Bindings) opened(ctx context.Context, k workspace.Kept) (all []egressap
 			continue
 		}
 		s := egressapi.Secret{
-			Name: u.Name, Placeholder: u.Placeholder, Value: egressapi.Private{Value: h.Value}, Headers: h.Headers, Sending: h.Sending,
+			Name: u.Name, Placeholder: u.Placeholder, Value: egressapi.Private{Value: h.Value}, Headers: h.Headers,
+			Sending: httprule.Sending(h.Sending),
 		}
 		if h.Sending.Inject != "" {
 			s.Placeholder = ""

@@ -118,11 +118,11 @@ func TestBind(t *testing.T) {
 // One that is injected leaves nothing in the workspace, and follows what its owner makes of it.
 func TestInjected(t *testing.T) {
 	v, b := newVault()
-	sending := httprule.Sending{Inject: "header:X-Key", Methods: []string{"POST"}}
+	sending := workspace.Sending{Inject: "header:X-Key", Methods: []string{"POST"}}
 	v.held["alice/PUT"] = bindings.Held{Name: "PUT", Value: redact.NewValue("the value of PUT"), Hosts: []string{"a.example"}, Sending: sending}
 	k := kept("alice")
 	now, all, err := b.Bind(t.Context(), k, []string{"PUT", "SHORT"})
-	if err != nil || len(all) != 2 || all[0].Placeholder != "" || !all[0].Sending.Equal(sending) || now.Uses[0].Placeholder != "" {
+	if err != nil || len(all) != 2 || all[0].Placeholder != "" || !all[0].Sending.Equal(httprule.Sending(sending)) || now.Uses[0].Placeholder != "" {
 		t.Fatalf("%+v, %+v, %v", now, all, err)
 	}
 	if err := intercept.Check(intercept.Of(all)); err != nil {
