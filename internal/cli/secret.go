@@ -86,11 +86,12 @@ What the program sends there is removed. --method and --path limit the secret to
 	f.StringArrayVar(&hosts, "host", nil,
 		"a host that gets it, as api.example.org or *.example.org:8443; may be repeated (default those known for NAME)")
 	f.StringArrayVar(&headers, "header", nil, "a header in which it is sent, as X-Api-Key; may be repeated (default any)")
-	f.StringVar(&inject, "inject", "", "put the value into each request: `PLACE` is header:NAME, 'header:NAME: TEXT {}', query:NAME, basic:USER or "+
-		"basic (default: it replaces a placeholder)")
+	f.StringVar(&inject, "inject", "", "put the value into each request: `PLACE` is header:NAME, 'header:NAME: TEXT {}', "+
+		"query:NAME, basic:USER or basic (default: it replaces a placeholder)")
 	f.StringSliceVar(&methods, "method", nil, "the requests that get it, as GET,POST; may be repeated (default all)")
 	f.StringArrayVar(&paths, "path", nil, "the paths that get it, as '/v1/*'; may be repeated (default all)")
-	f.StringArrayVar(&places, "json", nil, "a place in JSON bodies where the placeholder is replaced too, as the `POINTER` /auth/token; may be repeated")
+	f.StringArrayVar(&places, "json", nil,
+		"a place in JSON bodies where the placeholder is replaced too, as the `POINTER` /auth/token; may be repeated")
 	fileFlag(c, &file)
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
 		for _, h := range hosts {

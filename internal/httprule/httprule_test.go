@@ -84,7 +84,10 @@ func TestPatterns(t *testing.T) {
 			t.Errorf("%s and %s: matches %t, covers %t", test.pattern, test.path, p.Matches(of), p.Covers(of))
 		}
 	}
-	for _, bad := range []string{"", "v1", "*", "/v1/a*", "/**", "/a//b", "/a/../b", "/a/.", "/a;b", "/a?b", "/a#b", `/a\b`, "/a b", "/a\n", "/a%20"} {
+	for _, bad := range []string{
+		"", "v1", "*", "/v1/a*", "/**", "/a//b", "/a/../b", "/a/.", "/a;b", "/a?b", "/a#b", `/a\b`, "/a b", "/a\n",
+		"/a%20",
+	} {
 		if p, err := httprule.ParsePattern(bad); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%q is the pattern %v, %v", bad, p, err)
 		}

@@ -1,6 +1,7 @@
 package httprule
 
 import (
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -47,12 +48,12 @@ func ParsePath(sent string) (Path, error) {
 				return Path{}, ambiguous("has a percent sign that encodes nothing")
 			}
 			i += 2
-			switch {
-			case c == '/' || c == '\\':
+			switch c {
+			case '/', '\\':
 				return Path{}, ambiguous("has an encoded separator")
-			case c == '?' || c == '#':
+			case '?', '#':
 				return Path{}, ambiguous("has an encoded ? or #")
-			case c == '%':
+			case '%':
 				if _, twice := unhex(sent[i+1:]); twice {
 					return Path{}, ambiguous("is encoded twice")
 				}
@@ -169,7 +170,7 @@ func ParsePattern(text string) (Pattern, error) {
 func (p Pattern) Text() string {
 	all := p.segments
 	if p.rest {
-		all = append(all[:len(all):len(all)], "*")
+		all = append(slices.Clip(all), "*")
 	}
 	return "/" + strings.Join(all, "/")
 }

@@ -66,8 +66,8 @@ func checkInjected(name string, s workspace.Sending, v redact.Value) error {
 	if s.Inject != "basic" || strings.Contains(v.Reveal(), ":") {
 		return nil
 	}
-	return fmt.Errorf("cannot keep secret %s: its value is to be USER:PASSWORD, and has no colon; give such a value, or inject it as basic:USER: %w",
-		name, errdefs.ErrInvalidArgument)
+	return fmt.Errorf("cannot keep secret %s: its value is to be USER:PASSWORD, and has no colon; give such a value, or inject it as "+
+		"basic:USER: %w", name, errdefs.ErrInvalidArgument)
 }
 
 // checkValue refuses a value that could not be used.

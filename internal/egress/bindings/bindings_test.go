@@ -119,7 +119,8 @@ func TestBind(t *testing.T) {
 func TestInjected(t *testing.T) {
 	v, b := newVault()
 	sending := workspace.Sending{Inject: "header:X-Key", Methods: []string{"POST"}}
-	v.held["alice/PUT"] = bindings.Held{Name: "PUT", Value: redact.NewValue("the value of PUT"), Hosts: []string{"a.example"}, Sending: sending}
+	put := bindings.Held{Name: "PUT", Value: redact.NewValue("the value of PUT"), Hosts: []string{"a.example"}, Sending: sending}
+	v.held["alice/PUT"] = put
 	k := kept("alice")
 	now, all, err := b.Bind(t.Context(), k, []string{"PUT", "SHORT"})
 	if err != nil || len(all) != 2 || all[0].Placeholder != "" || !all[0].Sending.Equal(httprule.Sending(sending)) || now.Uses[0].Placeholder != "" {

@@ -39,7 +39,8 @@ func TestInjectReplaces(t *testing.T) {
 		{"header:Cookie: session={}", "Cookie", "session=" + value, "", http.Header{"Cookie": {"session=" + theirs, "a=" + theirs}}, "/"},
 		{"basic:me", "Authorization", "Basic " + login, "", http.Header{"Authorization": {"Bearer " + theirs}}, "/"},
 		{"query:key", "", "", "a=1&b&key=" + value, nil, "/?a=1&key=" + theirs + "&b&key=" + theirs},
-		{"query:key", "", "", "key=" + value, nil, "/?KEY=" + theirs + "&%6b%65%79=" + theirs + "&key[]=" + theirs + "&key%5b0%5d=" + theirs + "&+key=" + theirs},
+		{"query:key", "", "", "key=" + value, nil, "/?KEY=" + theirs + "&%6b%65%79=" + theirs + "&+key=" + theirs},
+		{"query:key", "", "", "key=" + value, nil, "/?key[]=" + theirs + "&key%5b0%5d=" + theirs},
 		{"query:key", "", "", "x=key%3D1&key=" + value, nil, "/?x=key%3D1"},
 		{"query:api_key", "", "", "api_key=" + value, nil, "/?api.key=" + theirs + "&api+key=" + theirs + "&api%20key=" + theirs},
 		{"query:key", "", "", "key=" + value, nil, "/"},
@@ -118,6 +119,8 @@ func TestInjectTrailerUnannounced(t *testing.T) {
 
 // What has no one reading is refused, and the host gets nothing of it.
 func TestInjectAmbiguous(t *testing.T) {
+	byPath := httprule.Sending{Inject: "header:X-Key", Paths: []string{"/v1/*"}}
+	byMethod := httprule.Sending{Inject: "header:X-Key", Methods: []string{"POST"}}
 	for _, test := range []struct {
 		s    httprule.Sending
 		head string
@@ -127,22 +130,22 @@ func TestInjectAmbiguous(t *testing.T) {
 		{httprule.Sending{Inject: "query:key"}, "GET /?%zz=1 HTTP/1.1\r\n", "percent sign"},
 		{httprule.Sending{Inject: "query:key"}, "GET /?%256bey=1 HTTP/1.1\r\n", "percent sign"},
 		{httprule.Sending{Inject: "query:key"}, "GET /?key%00=1 HTTP/1.1\r\n", "control character"},
-		{httprule.Sending{Inject: "header:X-Key", Paths: []string{"/v1/*"}}, "GET /v1/../admin HTTP/1.1\r\n", "a segment of dots"},
-		{httprule.Sending{Inject: "header:X-Key", Paths: []string{"/v1/*"}}, "GET /v1/%2e%2e/admin HTTP/1.1\r\n", "a segment of dots"},
-		{httprule.Sending{Inject: "header:X-Key", Paths: []string{"/v1/*"}}, "GET /v1/..%2fadmin HTTP/1.1\r\n", "separator"},
-		{httprule.Sending{Inject: "header:X-Key", Paths: []string{"/v1/*"}}, "GET /v1/..;/admin HTTP/1.1\r\n", "parameter"},
-		{httprule.Sending{Inject: "header:X-Key", Paths: []string{"/v1/*"}}, "GET /v1\\..\\admin HTTP/1.1\r\n", "separator"},
-		{httprule.Sending{Inject: "header:X-Key", Paths: []string{"/v1/*"}}, "GET //v1/admin HTTP/1.1\r\n", "an empty segment"},
-		{httprule.Sending{Inject: "header:X-Key", Paths: []string{"/v1/*"}}, "GET /v1/%252e%252e/admin HTTP/1.1\r\n", "encoded twice"},
-		{httprule.Sending{Inject: "header:X-Key", Paths: []string{"/v1/*"}}, "GET /v1/x%3f/../ HTTP/1.1\r\n", "encoded ?"},
-		{httprule.Sending{Inject: "header:X-Key", Paths: []string{"/v1/*"}}, "GET https://api.example.org/v1/../admin HTTP/1.1\r\n", "a segment of dots"},
-		{httprule.Sending{Inject: "header:X-Key", Paths: []string{"/v1/*"}}, "OPTIONS * HTTP/1.1\r\n", "does not begin with a slash"},
-		{httprule.Sending{Inject: "header:X-Key", Paths: []string{"/v1/*"}}, "GET /v1/a HTTP/1.1\r\nX-Original-URL: /admin\r\n", "another path"},
-		{httprule.Sending{Inject: "header:X-Key", Paths: []string{"/v1/*"}}, "GET /v1/a HTTP/1.1\r\nX_Rewrite_Url: /admin\r\n", "another path"},
-		{httprule.Sending{Inject: "header:X-Key", Methods: []string{"POST"}}, "POST / HTTP/1.1\r\nX-HTTP-Method-Override: DELETE\r\n", "another method"},
-		{httprule.Sending{Inject: "header:X-Key", Methods: []string{"POST"}}, "POST / HTTP/1.1\r\nx_http_method: DELETE\r\n", "another method"},
-		{httprule.Sending{Inject: "header:X-Key", Methods: []string{"POST"}}, "POST /?_method=DELETE HTTP/1.1\r\n", "_method"},
-		{httprule.Sending{Inject: "header:X-Key", Methods: []string{"POST"}}, "POST /?%5fmethod=DELETE HTTP/1.1\r\n", "_method"},
+		{byPath, "GET /v1/../admin HTTP/1.1\r\n", "a segment of dots"},
+		{byPath, "GET /v1/%2e%2e/admin HTTP/1.1\r\n", "a segment of dots"},
+		{byPath, "GET /v1/..%2fadmin HTTP/1.1\r\n", "separator"},
+		{byPath, "GET /v1/..;/admin HTTP/1.1\r\n", "parameter"},
+		{byPath, "GET /v1\\..\\admin HTTP/1.1\r\n", "separator"},
+		{byPath, "GET //v1/admin HTTP/1.1\r\n", "an empty segment"},
+		{byPath, "GET /v1/%252e%252e/admin HTTP/1.1\r\n", "encoded twice"},
+		{byPath, "GET /v1/x%3f/../ HTTP/1.1\r\n", "encoded ?"},
+		{byPath, "GET https://api.example.org/v1/../admin HTTP/1.1\r\n", "a segment of dots"},
+		{byPath, "OPTIONS * HTTP/1.1\r\n", "does not begin with a slash"},
+		{byPath, "GET /v1/a HTTP/1.1\r\nX-Original-URL: /admin\r\n", "another path"},
+		{byPath, "GET /v1/a HTTP/1.1\r\nX_Rewrite_Url: /admin\r\n", "another path"},
+		{byMethod, "POST / HTTP/1.1\r\nX-HTTP-Method-Override: DELETE\r\n", "another method"},
+		{byMethod, "POST / HTTP/1.1\r\nx_http_method: DELETE\r\n", "another method"},
+		{byMethod, "POST /?_method=DELETE HTTP/1.1\r\n", "_method"},
+		{byMethod, "POST /?%5fmethod=DELETE HTTP/1.1\r\n", "_method"},
 		{httprule.Sending{Inject: "header:X-Key"}, "CONNECT api.example.org:443 HTTP/1.1\r\n", "CONNECT inside"},
 	} {
 		p, host := newPlace(t, []string{"api.example.org"}, injected(t, test.s, "api.example.org")), &seen{}
@@ -210,7 +213,8 @@ func TestSendingLimits(t *testing.T) {
 
 // Nothing is injected without TLS, into a request for another host, or after a redirect to one.
 func TestInjectElsewhere(t *testing.T) {
-	p := newPlace(t, []string{"*.example.org:*"}, injected(t, httprule.Sending{Inject: "header:Authorization: Bearer {}"}, "api.example.org:*"),
+	bearer := httprule.Sending{Inject: "header:Authorization: Bearer {}"}
+	p := newPlace(t, []string{"*.example.org:*"}, injected(t, bearer, "api.example.org:*"),
 		func() intercept.Secret {
 			s := injected(t, httprule.Sending{Inject: "query:key"}, "api.example.org:*")
 			s.Name, s.Value = "second", redact.NewValue("another+value/of=ours")
@@ -224,14 +228,16 @@ func TestInjectElsewhere(t *testing.T) {
 			t.Errorf("the host got %s", dump(r, ""))
 		}
 		w.Header().Set("X-Echo", r.Header.Get("Authorization"))
-		w.Header().Set("Location", "https://other.example.org/?"+r.URL.RawQuery+"&auth="+strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+		w.Header().Set("Location", "https://other.example.org/?"+r.URL.RawQuery+"&auth="+token)
 		w.WriteHeader(http.StatusFound)
 	}))
 	c := p.client("http/1.1")
 	status, _ := get(t, c, "https://api.example.org/", nil)
 
 	got, _ := other.only(t)
-	if all := dump(got, ""); status != 200 || strings.Contains(all, value) || strings.Contains(all, "another") || !strings.Contains(all, "***") {
+	all := dump(got, "")
+	if status != 200 || strings.Contains(all, value) || strings.Contains(all, "another") || !strings.Contains(all, "***") {
 		t.Errorf("%d; the other host got %s", status, all)
 	}
 	if status, _ := get(t, c, "http://api.example.org/", nil); status != 200 {
@@ -313,12 +319,13 @@ func TestInjectUpgrade(t *testing.T) {
 	})
 	c := p.secure("api.example.org:443", "http/1.1")
 	fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: api.example.org\r\nConnection: Upgrade, X-Key\r\nUpgrade: websocket\r\nX-Key: theirs\r\n\r\n")
-	if res, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || res.StatusCode != 101 {
+	if res, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || res.StatusCode != 101 || res.Body.Close() != nil {
 		t.Fatalf("%v, %v", res, err)
 	}
 	fmt.Fprint(c, "GET /second HTTP/1.1\r\nHost: api.example.org\r\n\r\n")
 	c.Close()
-	if all := wait(t, got, "request"); strings.Count(all, value) != 1 || strings.Contains(all, "theirs") || !strings.Contains(all, "/second") ||
+	all := wait(t, got, "request")
+	if strings.Count(all, value) != 1 || strings.Contains(all, "theirs") || !strings.Contains(all, "/second") ||
 		!strings.Contains(all, "Connection: Upgrade\r\n") {
 		t.Errorf("the host got %s", all)
 	}

@@ -92,7 +92,7 @@ func (w *swapper) same() bool {
 
 // write returns what passes once b has come. With last there is no more.
 func (w *swapper) write(out, b []byte, last bool) []byte {
-	for i := 0; i < len(b); i++ {
+	for i := range b {
 		if w.state == broken {
 			out = append(out, b[i:]...)
 			break
@@ -318,8 +318,10 @@ func isJSON(h http.Header) bool {
 		return false
 	}
 	kind, more, err := mime.ParseMediaType(h.Get("Content-Type"))
-	charset := more["charset"]
-	return err == nil && (kind == "application/json" || strings.HasSuffix(kind, "+json")) && (charset == "" || strings.EqualFold(charset, "utf-8"))
+	if charset := more["charset"]; err != nil || charset != "" && !strings.EqualFold(charset, "utf-8") {
+		return false
+	}
+	return kind == "application/json" || strings.HasSuffix(kind, "+json")
 }
 
 // swapped is the body of a request in which placeholders are replaced.

@@ -27,7 +27,10 @@ func atPlaces(t testing.TB, v string, places ...string) intercept.Secret {
 var jsonTests = []struct{ places, in, want string }{
 	{"/token", `{"token":"P"}`, `{"token":"V"}`},
 	{"/token", ` { "a" : 1.5e3, "token" : "P" , "b":[true,null,{}] } `, ` { "a" : 1.5e3, "token" : "V" , "b":[true,null,{}] } `},
-	{"/auth/token", `{"auth":{"x":{"token":"P"},"token":"P","y":"P"},"token":"P"}`, `{"auth":{"x":{"token":"P"},"token":"V","y":"P"},"token":"P"}`},
+	{
+		"/auth/token", `{"auth":{"x":{"token":"P"},"token":"P","y":"P"},"token":"P"}`,
+		`{"auth":{"x":{"token":"P"},"token":"V","y":"P"},"token":"P"}`,
+	},
 	// Members of the same name are at the same place; no other gets it.
 	{"/a/b", `{"a":{"b":"P"},"a":{"b":"P","c":"P","b":"P"},"b":"P"}`, `{"a":{"b":"V"},"a":{"b":"V","c":"P","b":"V"},"b":"P"}`},
 	{"/a/b", `{"a":"P","a":["P"],"a":{"B":"P","b ":"P","b":["P"]}}`, `{"a":"P","a":["P"],"a":{"B":"P","b ":"P","b":["P"]}}`},
@@ -61,7 +64,10 @@ var jsonTests = []struct{ places, in, want string }{
 	{"/token", `{"token":"` + strings.Repeat("x", 100_000) + `P"}`, `{"token":"` + strings.Repeat("x", 100_000) + `P"}`},
 	{"/" + strings.Repeat("k", 255), `{"` + strings.Repeat("k", 100_000) + `":"P"}`, `{"` + strings.Repeat("k", 100_000) + `":"P"}`},
 	{"/token", strings.Repeat("[", 300) + strings.Repeat("]", 300), strings.Repeat("[", 300) + strings.Repeat("]", 300)},
-	{"/b", `{"a":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `,"b":"P"}`, `{"a":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `,"b":"V"}`},
+	{
+		"/b", `{"a":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `,"b":"P"}`,
+		`{"a":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `,"b":"V"}`,
+	},
 }
 
 func TestSwapperOfJSON(t *testing.T) {

@@ -53,7 +53,7 @@ func say(w http.ResponseWriter, status int, why string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, "egress: "+why+"\n")
+	_, _ = io.WriteString(w, "egress: "+why+"\n") //nolint:gosec // plain text, of canonical names and constants only
 }
 
 // judge returns the status with which a request is refused and why, or 0. The reason has only canonical texts.
