@@ -263,7 +263,8 @@ func TestHowASecretIsSent(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(kept.Sending, sending) {
 		t.Fatalf("%+v, %v", kept, err)
 	}
-	if kept, err = h.RotateSecret(t.Context(), alice, "A_KEY", redact.NewValue("another value")); err != nil || !reflect.DeepEqual(kept.Sending, sending) {
+	kept, err = h.RotateSecret(t.Context(), alice, "A_KEY", redact.NewValue("another value"))
+	if err != nil || !reflect.DeepEqual(kept.Sending, sending) {
 		t.Fatalf("%+v, %v", kept, err)
 	}
 	held, err := h.Held(t.Context(), "uid:1000", []string{"A_KEY"})

@@ -137,9 +137,18 @@ func TestSending(t *testing.T) {
 		many[i] = "/" + strings.Repeat("a", i+1)
 	}
 	for _, s := range []httprule.Sending{
-		{Methods: []string{"GET,POST"}}, {Methods: []string{""}}, {Methods: []string{"CONNECT"}}, {Methods: []string{"TRACE"}},
-		{Inject: "query:a", Pointers: []string{"/a"}}, {Pointers: []string{"a"}}, {Pointers: []string{""}}, {Pointers: []string{"/~2"}},
-		{Pointers: []string{"/a~"}}, {Paths: many}, {Pointers: many}, {Pointers: []string{strings.Repeat("/a", 17)}},
+		{Methods: []string{"GET,POST"}},
+		{Methods: []string{""}},
+		{Methods: []string{"CONNECT"}},
+		{Methods: []string{"TRACE"}},
+		{Inject: "query:a", Pointers: []string{"/a"}},
+		{Pointers: []string{"a"}},
+		{Pointers: []string{""}},
+		{Pointers: []string{"/~2"}},
+		{Pointers: []string{"/a~"}},
+		{Paths: many},
+		{Pointers: many},
+		{Pointers: []string{strings.Repeat("/a", 17)}},
 	} {
 		if c, err := s.Canonical(); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%+v is %+v, %v", s, c, err)

@@ -171,9 +171,6 @@ func (w *swapper) structure(c byte) {
 	case c == '}' && w.in('{') && (w.state == wantFirstName || w.state == wantNext),
 		c == ']' && w.in('[') && (w.state == wantFirst || w.state == wantNext):
 		w.nested, w.indexes = w.nested[:len(w.nested)-1], w.indexes[:len(w.indexes)-1]
-		for i := range w.places {
-			w.places[i].matched = min(w.places[i].matched, len(w.nested))
-		}
 		w.ended()
 	case c == ':' && w.state == wantColon:
 		w.state = wantValue
@@ -201,7 +198,8 @@ func (w *swapper) ended() {
 	}
 }
 
-// at says that what follows is the member or the element of this name.
+// at says that what follows is the member or the element of this name. It is called before each value inside another, so
+// what was matched in one that has ended does not count.
 func (w *swapper) at(name string) {
 	level := len(w.nested)
 	for i := range w.places {

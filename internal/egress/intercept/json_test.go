@@ -139,6 +139,57 @@ func TestJSONBodies(t *testing.T) {
 	}
 }
 
+// A body passes as it comes, but for a string at a named place that has not ended.
+func TestJSONStreams(t *testing.T) {
+	for _, proto := range protos {
+		p := newPlace(t, []string{"api.example.org"}, atPlaces(t, value, "/token"))
+		parts := make(chan string, 10)
+		p.host("api.example.org:443", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			for b := make([]byte, 4096); ; {
+				n, err := r.Body.Read(b)
+				parts <- string(b[:n])
+				if err != nil {
+					close(parts)
+					return
+				}
+			}
+		}))
+		in, out := io.Pipe()
+		done := make(chan error, 1)
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://api.example.org/", in)
+		r.Header.Set("Content-Type", "application/json")
+		c := p.client(proto)
+		go func() {
+			_, _, err := do(c, r)
+			done <- err
+		}()
+		got := func(want string) {
+			t.Helper()
+			for all := ""; all != want; {
+				if all += wait(t, parts, "part"); !strings.HasPrefix(want, all) {
+					t.Fatalf("with %s the host got %q, not %q", proto, all, want)
+				}
+			}
+		}
+		for _, step := range []struct{ in, out string }{
+			{`{"a":"first`, `{"a":"first`},
+			{` part","token":"` + placeholder[:9], ` part","token":`},
+			{placeholder[9:] + `"`, `"` + value + `"`},
+			{`,"b":"` + placeholder + `"`, `,"b":"` + placeholder + `"`},
+			{`}`, `}`},
+		} {
+			if _, err := io.WriteString(out, step.in); err != nil {
+				t.Fatal(err)
+			}
+			got(step.out)
+		}
+		out.Close()
+		if err := wait(t, done, "answer"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Other bodies, and those to where the secret is not for, pass as they are.
 func TestJSONElsewhere(t *testing.T) {
 	s := atPlaces(t, value, "/token")
