@@ -1788,7 +1788,7 @@ func (x *UpdateResponse) GetWorkspace() *Workspace {
 type ExplainReachRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
-	// example.org, for port 443, or example.org:22. At most 100.
+	// example.org, for port 443, example.org:22, or a request as "GET https://example.org/v1/x". At most 100.
 	Hosts         []string `protobuf:"bytes,2,rep,name=hosts,proto3" json:"hosts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
