@@ -137,13 +137,6 @@ func (l *Limit) Selects(method string, p Path) bool {
 		(len(l.paths) == 0 || slices.ContainsFunc(l.paths, func(x Pattern) bool { return x.Matches(p) }))
 }
 
-// Covers is Selects for a rule that forbids: it also takes what a server may treat as one of those, as methods and paths
-// in other letter case and with another final slash.
-func (l *Limit) Covers(method string, p Path) bool {
-	return (len(l.methods) == 0 || slices.ContainsFunc(l.methods, func(m string) bool { return strings.EqualFold(m, method) })) &&
-		(len(l.paths) == 0 || slices.ContainsFunc(l.paths, func(x Pattern) bool { return x.Covers(p) }))
-}
-
 // ParseMethods returns methods in upper case, sorted and each once. CONNECT and TRACE are never sent inside an intercepted
 // connection, and are refused.
 func ParseMethods(all []string) (methods []string, err error) {

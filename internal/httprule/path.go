@@ -178,35 +178,11 @@ func (p Pattern) Text() string {
 // Matches reports whether a path is one of those.
 func (p Pattern) Matches(of Path) bool {
 	have := strings.Split(of.rest, "/")
-	return p.matches(have, func(a, b string) bool { return a == b }) && (!p.rest || len(have) > len(p.segments))
-}
-
-// Covers reports whether a server may treat a path as one of those: it ignores letter case and a slash at the end, and
-// /a/* covers /a.
-func (p Pattern) Covers(of Path) bool {
-	have := strings.Split(of.rest, "/")
-	if have[len(have)-1] == "" {
-		have = have[:len(have)-1]
-	}
-	plain := p
-	if last := len(p.segments) - 1; last >= 0 && p.segments[last] == "" {
-		plain.segments = p.segments[:last]
-	}
-	return plain.matches(have, func(a, b string) bool {
-		return strings.EqualFold(strings.TrimRight(a, ". "), strings.TrimRight(b, ". "))
-	})
-}
-
-func (p Pattern) matches(have []string, same func(want, have string) bool) bool {
-	if len(have) < len(p.segments) || !p.rest && len(have) > len(p.segments) {
+	if p.rest && len(have) <= len(p.segments) || !p.rest && len(have) != len(p.segments) {
 		return false
 	}
 	for i, want := range p.segments {
-		if want == "*" {
-			if have[i] == "" {
-				return false
-			}
-		} else if !same(want, have[i]) {
+		if want == "*" && have[i] == "" || want != "*" && want != have[i] {
 			return false
 		}
 	}

@@ -58,7 +58,7 @@ func clear(r *http.Request, byMethod, byPath bool) (of httprule.Path, why string
 			return of, "a header of it names another path, which some servers take"
 		}
 	}
-	if byMethod && strings.Contains(strings.ToLower(unescaped(r.URL.RawQuery)), "_method") {
+	if byMethod && namesMethod(r.URL.RawQuery) {
 		return of, "its query has a parameter _method, which some servers take for the method"
 	}
 	if !byPath {
@@ -71,12 +71,20 @@ func clear(r *http.Request, byMethod, byPath bool) (of httprule.Path, why string
 	return of, ""
 }
 
-// unescaped is a text without percent-encoding, or as it is if that is broken.
-func unescaped(s string) string {
-	if plain, err := url.QueryUnescape(s); err == nil {
-		return plain
+// namesMethod reports whether a query has a parameter _method, in a reading of some server.
+func namesMethod(query string) bool {
+	for part := range strings.FieldsFuncSeq(query, func(r rune) bool { return r == '&' || r == ';' }) {
+		name, _, _ := strings.Cut(part, "=")
+		for range 2 { // some decode twice
+			if plain, err := url.QueryUnescape(name); err == nil {
+				name = plain
+			}
+		}
+		if parameter(name) == "_method" {
+			return true
+		}
 	}
-	return s
+	return false
 }
 
 // vacate removes what the program sent in the places of secrets that are injected, in any spelling.

@@ -146,6 +146,7 @@ func TestInjectAmbiguous(t *testing.T) {
 		{byMethod, "POST / HTTP/1.1\r\nx_http_method: DELETE\r\n", "another method"},
 		{byMethod, "POST /?_method=DELETE HTTP/1.1\r\n", "_method"},
 		{byMethod, "POST /?%5fmethod=DELETE HTTP/1.1\r\n", "_method"},
+		{byMethod, "POST /?a=1;%255fMethod[]=DELETE HTTP/1.1\r\n", "_method"},
 		{httprule.Sending{Inject: "header:X-Key"}, "CONNECT api.example.org:443 HTTP/1.1\r\n", "CONNECT inside"},
 	} {
 		p, host := newPlace(t, []string{"api.example.org"}, injected(t, test.s, "api.example.org")), &seen{}
@@ -182,6 +183,7 @@ func TestSendingLimits(t *testing.T) {
 				{"POST", "/v1/models", true},
 				{"GET", "/v1/a/b?x=../..", true},
 				{"GET", "/v1/%6dodels", true},
+				{"POST", "/v1/pay?payment_method=card&x=_method", true},
 				{"GET", "/%76%31/models", true},
 				{"GET", "/repos/a/issues", true},
 				{"DELETE", "/v1/models", false},

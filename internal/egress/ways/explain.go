@@ -84,8 +84,8 @@ func read(text string) (q question, err error) {
 	}
 	host, path, given := strings.Cut(url, "/")
 	if !given {
-		return q, fmt.Errorf("cannot judge the request %.80q: it has no path; write for example GET https://example.org/, or only its host: %w", text,
-			errdefs.ErrInvalidArgument)
+		return q, fmt.Errorf("cannot judge the request %.80q: it has no path; write for example GET https://example.org/, or only its host: %w",
+			text, errdefs.ErrInvalidArgument)
 	}
 	methods, err := httprule.ParseMethods([]string{cmp.Or(strings.TrimSpace(method), "GET")})
 	if err != nil {
