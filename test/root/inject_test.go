@@ -77,3 +77,33 @@ func TestInjectedSecrets(t *testing.T) {
 		t.Errorf("removed: %q", got)
 	}
 }
+
+// A variable of the caller's is kept to be injected, and not to be injected otherwise later.
+func TestInjectedFromTheCaller(t *testing.T) {
+	k := newKeyed(t)
+	value := "planted " + rand.Text()
+	create := func(key, use string) result {
+		t.Helper()
+		c := k.command(t.Context(), nil, "create", "--allow", "api.test:"+k.port, "--allow", "127.0.0.1:"+k.port,
+			"--secret", "MY_KEY@api.test:"+k.port+use, key)
+		c.Env = append(c.Env, "MY_KEY="+value)
+		return finish(c, "")
+	}
+	if r := create("one", "=header:x-key: Token {}"); r.code != 0 || strings.Contains(r.out+r.err, value) {
+		t.Fatalf("%+v", r)
+	}
+	get := fmt.Sprintf(`echo "<$MY_KEY>"; curl -sS -m 20 -H "X-Key: theirs" https://api.test:%s/`, k.port)
+	r := k.try(nil, "", "exec", "one", "--", "/bin/bash", "-c", get)
+	if got := k.got(); r.code != 0 || !strings.Contains(r.out, "<>") || got != "api.test Token "+value || strings.Contains(r.out, value) {
+		t.Errorf("%+v: %q", r, got)
+	}
+	if r := create("two", "=query:key"); r.code == 0 || !strings.Contains(r.err, "carrel secret rm MY_KEY") {
+		t.Errorf("%+v", r)
+	}
+	if r := create("three", "="+value); r.code == 0 || strings.Contains(r.err, value) {
+		t.Errorf("%+v", r)
+	}
+	if r := create("four", ""); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+}
