@@ -24,7 +24,9 @@ func taken(value *string) redact.Value {
 
 func (s secrets) SetSecret(ctx context.Context, req *request[carrelv1.SetSecretRequest]) (*response[carrelv1.SetSecretResponse], error) {
 	value := taken(&req.Msg.Value)
-	want := workspace.Secret{Name: req.Msg.GetName(), Hosts: req.Msg.GetHosts(), Headers: req.Msg.GetHeaders()}
+	want := workspace.Secret{Name: req.Msg.GetName(), Hosts: req.Msg.GetHosts(), Headers: req.Msg.GetHeaders(), Sending: workspace.Sending{
+		Inject: req.Msg.GetInject(), Methods: req.Msg.GetMethods(), Paths: req.Msg.GetPaths(), Pointers: req.Msg.GetJson(),
+	}}
 	kept, err := s.gate.SetSecret(ctx, authn.FromContext(ctx), want, value)
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -72,5 +74,6 @@ func (s secrets) RemoveSecret(
 func secretTo(x workspace.Secret) *carrelv1.Secret {
 	return &carrelv1.Secret{
 		Owner: x.Owner, Name: x.Name, Hosts: x.Hosts, Headers: x.Headers, CreatedUnixMs: unixMS(x.Created), RotatedUnixMs: unixMS(x.Rotated),
+		Inject: x.Sending.Inject, Methods: x.Sending.Methods, Paths: x.Sending.Paths, Json: x.Sending.Pointers,
 	}
 }

@@ -297,7 +297,8 @@ example.org, for port 443, or example.org:22. It resolves and connects to nothin
 addresses of a name are judged when a connection is made, and one that is not public is
 refused then unless a rule names it. The exit code is 1 if a host is refused.`,
 		Example: `  carrel egress test demo api.example.org
-  carrel egress test demo db.example.org:5432 -o json`,
+  carrel egress test demo db.example.org:5432 -o json
+  carrel egress test demo 'POST https://api.example.org/v1/x'`,
 		Args:              atLeast("WORKSPACE", "HOST"),
 		ValidArgsFunction: onlyFirst(a.completeWorkspaces()),
 	}, func(c *cobra.Command, args []string) (any, printer, error) {

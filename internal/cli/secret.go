@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -48,8 +49,8 @@ one: not you, and not an administrator.`,
 }
 
 func (a *app) secretSetCommand() *cobra.Command {
-	var hosts, headers []string
-	var file string
+	var hosts, headers, methods, paths, places []string
+	var file, inject string
 	c := &cobra.Command{
 		Use:   "set [flags] NAME",
 		Short: help(operation.SetSecret),
@@ -59,10 +60,25 @@ terminal it is not shown while you type. One line end behind it is left out.
 The value is sent to the hosts that it is for, in headers of requests over TLS, and to no
 others. Of well-known variables (carrel secret set <TAB>) the hosts are known.
 
+Without --inject, commands have a placeholder in the variable NAME, and the value takes its
+place on the way to the hosts. With --inject, commands have nothing, and the value is put into
+every request to the hosts:
+
+  header:X-Api-Key                  into that header
+  header:Authorization: Bearer {}   into one with text around the value, {}
+  query:key                         into a parameter of the URL
+  basic:USER                        as the password of USER
+  basic                             as USER:PASSWORD, if that is the value
+
+What the program sends there is removed. --method and --path limit the secret to some requests;
+* stands for one segment of a path, and at its end for all that follows.
+
 --host is about the secret here. The daemon is named by $CARREL_HOST or --context.`,
 		Example: `  carrel secret set GITHUB_TOKEN
   pass show deploy | carrel secret set DEPLOY_KEY --host api.example.org
-  carrel secret set DEPLOY_KEY --host '*.example.org' --header X-Key --file key`,
+  carrel secret set DEPLOY_KEY --host '*.example.org' --header X-Key --file key
+  carrel secret set A_KEY --host api.example.org --inject header:X-Api-Key
+  carrel secret set A_KEY --host a.example --inject query:key --path '/v1/*'`,
 		Args:              secretName,
 		ValidArgsFunction: onlyFirst(cobra.FixedCompletions(rootless.SecretNames(), cobra.ShellCompDirectiveNoFileComp)),
 	}
@@ -70,6 +86,12 @@ others. Of well-known variables (carrel secret set <TAB>) the hosts are known.
 	f.StringArrayVar(&hosts, "host", nil,
 		"a host that gets it, as api.example.org or *.example.org:8443; may be repeated (default those known for NAME)")
 	f.StringArrayVar(&headers, "header", nil, "a header in which it is sent, as X-Api-Key; may be repeated (default any)")
+	f.StringVar(&inject, "inject", "", "put the value into each request: `PLACE` is header:NAME, 'header:NAME: TEXT {}', "+
+		"query:NAME, basic:USER or basic (default: it replaces a placeholder)")
+	f.StringSliceVar(&methods, "method", nil, "the requests that get it, as GET,POST; may be repeated (default all)")
+	f.StringArrayVar(&paths, "path", nil, "the paths that get it, as '/v1/*'; may be repeated (default all)")
+	f.StringArrayVar(&places, "json", nil,
+		"a place in JSON bodies where the placeholder is replaced too, as the `POINTER` /auth/token; may be repeated")
 	fileFlag(c, &file)
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
 		for _, h := range hosts {
@@ -82,7 +104,9 @@ others. Of well-known variables (carrel secret set <TAB>) the hosts are known.
 		if err != nil {
 			return nil, nil, err
 		}
-		m, err := ask(c.Context(), a, secrets.SetSecret, &carrelv1.SetSecretRequest{Name: args[0], Value: value, Hosts: hosts, Headers: headers})
+		m, err := ask(c.Context(), a, secrets.SetSecret, &carrelv1.SetSecretRequest{
+			Name: args[0], Value: value, Hosts: hosts, Headers: headers, Inject: inject, Methods: methods, Paths: paths, Json: places,
+		})
 		return ofSecret(m.GetSecret(), err)
 	})
 }
@@ -92,7 +116,7 @@ func (a *app) secretRotateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rotate [flags] NAME",
 		Short: help(operation.RotateSecret),
-		Long: `Give a secret another value, for the same hosts and headers. The value is read as by
+		Long: `Give a secret another value, for the same hosts, headers and requests. The value is read as by
 "carrel secret set".`,
 		Example:           "  carrel secret rotate GITHUB_TOKEN\n  carrel secret rotate DEPLOY_KEY --file key",
 		Args:              secretName,
@@ -136,6 +160,10 @@ func ofSecret(x *carrelv1.Secret, err error) (any, printer, error) {
 		{"secret", x.GetName()},
 		{"hosts", strings.Join(x.GetHosts(), ", ")},
 		{"headers", strings.Join(x.GetHeaders(), ", ")},
+		{"injected", x.GetInject()},
+		{"methods", strings.Join(x.GetMethods(), ", ")},
+		{"paths", strings.Join(x.GetPaths(), ", ")},
+		{"json", strings.Join(x.GetJson(), ", ")},
 		{"stored", clock(x.GetCreatedUnixMs())},
 		{"rotated", rotated},
 	}...), nil
@@ -153,7 +181,7 @@ func (a *app) secretLsCommand() *cobra.Command {
 		if err != nil {
 			return nil, nil, err
 		}
-		t := newTable(-1, "SECRET", "HOSTS", "HEADERS", "OWNER", "STORED", "ROTATED")
+		t := newTable(-1, "SECRET", "HOSTS", "HEADERS", "REQUESTS", "OWNER", "STORED", "ROTATED")
 		for _, x := range m.GetSecrets() {
 			rotated := "never"
 			if ms := x.GetRotatedUnixMs(); ms != 0 {
@@ -163,7 +191,14 @@ func (a *app) secretLsCommand() *cobra.Command {
 			if h := x.GetHeaders(); len(h) > 0 {
 				headers = strings.Join(h, ",")
 			}
-			t.add(x.GetName(), cut(strings.Join(x.GetHosts(), ","), 48), cut(headers, 24), x.GetOwner(),
+			if i := x.GetInject(); i != "" {
+				headers = i
+			}
+			requests := "all"
+			if only := append(slices.Clone(x.GetMethods()), x.GetPaths()...); len(only) > 0 {
+				requests = strings.Join(only, ",")
+			}
+			t.add(x.GetName(), cut(strings.Join(x.GetHosts(), ","), 48), cut(headers, 32), cut(requests, 24), x.GetOwner(),
 				age(at(x.GetCreatedUnixMs()))+" ago", rotated)
 		}
 		return objectsOf(m.GetSecrets()), t, nil

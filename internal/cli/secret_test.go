@@ -42,11 +42,11 @@ func TestSecretCommands(t *testing.T) {
 		}
 	}
 	r := run(t, "", "secret", "ls")
-	if r.code != 0 || !strings.Contains(r.out, "A_KEY   a.example,*.b.example:8443  X-Key    uid:1000") {
+	if r.code != 0 || !strings.Contains(r.out, "A_KEY   a.example,*.b.example:8443  X-Key    all       uid:1000") {
 		t.Errorf("%+v", r)
 	}
 	var list []map[string]any
-	if r := run(t, "", "secret", "ls", "-o", "json"); json.Unmarshal([]byte(r.out), &list) != nil || len(list) != 1 || len(list[0]) != 6 ||
+	if r := run(t, "", "secret", "ls", "-o", "json"); json.Unmarshal([]byte(r.out), &list) != nil || len(list) != 1 || len(list[0]) != 10 ||
 		list[0]["name"] != "A_KEY" || list[0]["owner"] != "uid:1000" || list[0]["created_at"] == nil {
 		t.Errorf("%+v", r)
 	}
@@ -57,6 +57,15 @@ func TestSecretCommands(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if r := run(t, "", "__complete", "secret", "set", "ANTHROPIC"); !strings.HasPrefix(r.out, "ANTHROPIC_API_KEY\n") {
+		t.Errorf("%+v", r)
+	}
+	r = run(t, typed, "secret", "set", "PUT", "--host", "a.example", "--inject", "header:Authorization: Bearer {}", "--method", "GET,POST",
+		"--path", "/v1/*")
+	if r.code != 0 || !strings.Contains(r.out, "header:Authorization: Bearer {}") || !strings.Contains(r.out, "GET, POST") {
+		t.Errorf("%+v", r)
+	}
+	r = run(t, "", "secret", "ls")
+	if !strings.Contains(r.out, "header:Authorization: Bearer {}  GET,POST,/v1/*  uid:1000") {
 		t.Errorf("%+v", r)
 	}
 	r = run(t, "", "secret", "rm", "A_KEY", "NONE")

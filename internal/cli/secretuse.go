@@ -17,11 +17,11 @@ import (
 // secretFlag adds --secret of what the daemon makes or changes.
 func (a *app) secretFlag(c *cobra.Command, names *[]string) {
 	c.Flags().StringArrayVar(names, "secret", nil, "give the hosts that your secret `NAME` is for its value, and commands a placeholder; "+
-		"NAME@HOST for other hosts; may be repeated")
+		"NAME@HOST for other hosts, NAME@HOST=INJECT to have it injected; may be repeated")
 	_ = c.RegisterFlagCompletionFunc("secret", a.completeSecret()) // the flag is there
 }
 
-// useSecrets returns the names of secrets that are asked for as NAME or NAME@HOST[,HOST...]. One that the daemon does
+// useSecrets returns the names of secrets that are asked for as NAME, NAME@HOST[,HOST...] or NAME@HOST=INJECT. One that the daemon does
 // not keep yet is stored, if the caller has a variable of that name.
 func (a *app) useSecrets(ctx context.Context, texts []string) (names []string, err error) {
 	if len(texts) == 0 {
@@ -36,20 +36,23 @@ func (a *app) useSecrets(ctx context.Context, texts []string) (names []string, e
 		return nil, err
 	}
 	for _, text := range texts {
-		name, hosts, err := rootless.ParseSecretUse(text)
+		name, hosts, inject, err := rootless.ParseSecretUse(text)
 		if err != nil {
 			return nil, err
 		}
 		i := slices.IndexFunc(m.GetSecrets(), func(s *carrelv1.Secret) bool { return s.GetOwner() == me.GetOwner() && s.GetName() == name })
 		switch {
 		case i < 0:
-			if err := a.storeVariable(ctx, name, hosts); err != nil {
+			if err := a.storeVariable(ctx, name, hosts, inject); err != nil {
 				return nil, err
 			}
 		case hosts != nil && !sameTexts(hosts, m.GetSecrets()[i].GetHosts()):
 			return nil, fmt.Errorf("cannot use the secret %s for %s: it is kept for %s; leave @HOST out, or store it anew: carrel secret rm %[1]s, "+
 				"then carrel secret set %[1]s --host HOST: %[4]w",
 				name, strings.Join(hosts, ", "), printable(strings.Join(m.GetSecrets()[i].GetHosts(), ", ")), errdefs.ErrFailedPrecondition)
+		case inject != "" && inject != m.GetSecrets()[i].GetInject():
+			return nil, fmt.Errorf("cannot use the secret %s as %s: it is kept to be sent otherwise; leave =%[2]s out, or store it anew: carrel "+
+				"secret rm %[1]s, then carrel secret set %[1]s --inject %[3]q: %[4]w", name, inject, inject, errdefs.ErrFailedPrecondition)
 		case os.Getenv(name) != "":
 			a.progress("The secret %s that is kept is used, and not your variable; \"carrel secret rotate %[1]s\" gives it another value.", name)
 		}
@@ -59,13 +62,14 @@ func (a *app) useSecrets(ctx context.Context, texts []string) (names []string, e
 }
 
 // storeVariable stores a variable of the caller's as a secret.
-func (a *app) storeVariable(ctx context.Context, name string, hosts []string) error {
+func (a *app) storeVariable(ctx context.Context, name string, hosts []string, inject string) error {
 	value := os.Getenv(name)
 	if value == "" {
 		return fmt.Errorf("cannot use the secret %s: there is none, and no variable %[1]s is set here; store it with: carrel secret "+
 			"set %[1]s: %[2]w", name, errdefs.ErrNotFound)
 	}
-	if _, err := ask(ctx, a, secrets.SetSecret, &carrelv1.SetSecretRequest{Name: name, Value: value, Hosts: hosts}); err != nil {
+	want := &carrelv1.SetSecretRequest{Name: name, Value: value, Hosts: hosts, Inject: inject}
+	if _, err := ask(ctx, a, secrets.SetSecret, want); err != nil {
 		return err
 	}
 	_ = say(a.Err, "carrel: the variable %s is kept as a secret of yours; remove it with: carrel secret rm %[1]s\n", name)

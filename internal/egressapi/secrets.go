@@ -3,6 +3,7 @@ package egressapi
 import (
 	"encoding/json"
 
+	"github.com/carrel-dev/carrel/internal/httprule"
 	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/internal/redact"
 )
@@ -15,6 +16,8 @@ type Secret struct {
 	Hosts       []netrule.Rule `json:"hosts"`
 	// Headers are those in which the placeholder is replaced; without any it is in all of them.
 	Headers []string `json:"headers,omitempty"`
+	// Sending is how it is sent. One that is injected has no placeholder.
+	Sending httprule.Sending `json:"sending,omitzero"`
 }
 
 // Secrets are those of a workspace, with the authority that its programs trust: see Setup.

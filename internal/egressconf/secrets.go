@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/httprule"
 	"github.com/carrel-dev/carrel/internal/netrule"
 )
 
@@ -49,17 +50,28 @@ type Secret struct {
 	Name string
 	// Hosts are those that get it.
 	Hosts []netrule.Rule
+	// Inject is where it is put into each request, as httprule.ParseInject reads it; "" if a placeholder is replaced.
+	Inject string
 }
 
-// ParseSecret reads NAME, for a variable whose hosts are known, or NAME@HOST[,HOST...].
+// ParseSecret reads NAME, for a variable whose hosts are known, or NAME@HOST[,HOST...], or NAME@HOST[,HOST...]=INJECT.
 func (c *Config) ParseSecret(text string) (s Secret, err error) {
 	name, hosts, given := strings.Cut(text, "@")
 	bad := func(format string, a ...any) (Secret, error) {
-		return Secret{}, fmt.Errorf("cannot use --secret %.60q: "+format+": %w", append(append([]any{text}, a...), errdefs.ErrInvalidArgument)...)
+		return Secret{}, fmt.Errorf("cannot use --secret %s: "+format+": %w", append(append([]any{name}, a...), errdefs.ErrInvalidArgument)...)
 	}
 	if !isVariable(name) { // it may be the secret itself, and is not shown
 		return s, fmt.Errorf("cannot use --secret: its value is not the name of a variable; write NAME or NAME@HOST, "+
 			"and never the secret itself: %w", errdefs.ErrInvalidArgument)
+	}
+	hosts, inject, injected := strings.Cut(hosts, "=")
+	if injected { // it may be the secret itself, and is not shown
+		i, err := httprule.ParseInject(inject)
+		if err != nil {
+			return s, fmt.Errorf("cannot use --secret %s: what stands behind = is not where the secret is put; write header:NAME, "+
+				"'header:NAME: TEXT {}', query:NAME, basic:USER or basic, and never the secret itself: %w", name, errdefs.ErrInvalidArgument)
+		}
+		s.Inject = i.Text()
 	}
 	all := strings.Split(hosts, ",")
 	if !given {

@@ -1,8 +1,11 @@
 package flow_test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -234,11 +237,68 @@ func TestOnlyUsableSecretsAreKept(t *testing.T) {
 		"an empty header":  {Name: "A_KEY", Hosts: []string{"a.example"}, Headers: []string{""}},
 		"many headers":     {Name: "A_KEY", Hosts: []string{"a.example"}, Headers: slices.Repeat([]string{"X"}, 17)},
 		"a header's break": {Name: "A_KEY", Hosts: []string{"a.example"}, Headers: []string{"X\r\nY"}},
+		"framing":          {Name: "A_KEY", Hosts: []string{"a.example"}, Sending: workspace.Sending{Inject: "header:Content-Length"}},
+		"two ways": {
+			Name: "A_KEY", Hosts: []string{"a.example"}, Headers: []string{"X-Key"}, Sending: workspace.Sending{Inject: "header:X-Key"},
+		},
+		"no login":       {Name: "A_KEY", Hosts: []string{"a.example"}, Sending: workspace.Sending{Inject: "basic"}},
+		"a path of dots": {Name: "A_KEY", Hosts: []string{"a.example"}, Sending: workspace.Sending{Paths: []string{"/a/../b"}}},
+		"no method":      {Name: "A_KEY", Hosts: []string{"a.example"}, Sending: workspace.Sending{Methods: []string{"GET /"}}},
+		"no pointer":     {Name: "A_KEY", Hosts: []string{"a.example"}, Sending: workspace.Sending{Pointers: []string{"token"}}},
 	} {
 		if _, err := h.SetSecret(t.Context(), alice, x, redact.NewValue(keptValue)); !errdefs.IsInvalidArgument(err) ||
 			strings.Contains(err.Error(), "sk-ant") || strings.Contains(err.Error(), keptValue) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// How a secret is sent is sealed with it, stays when it gets another value, and does not go when somebody takes it away.
+func TestHowASecretIsSent(t *testing.T) {
+	h := newHouse(t)
+	sending := workspace.Sending{Inject: "header:x-key: Token {}", Methods: []string{"post"}, Paths: []string{"/v1/*"}}
+	want := workspace.Secret{Name: "A_KEY", Hosts: []string{"a.example"}, Sending: sending}
+	kept, err := h.SetSecret(t.Context(), alice, want, redact.NewValue(keptValue))
+	sending = workspace.Sending{Inject: "header:X-Key: Token {}", Methods: []string{"POST"}, Paths: []string{"/v1/*"}}
+	if err != nil || !reflect.DeepEqual(kept.Sending, sending) {
+		t.Fatalf("%+v, %v", kept, err)
+	}
+	kept, err = h.RotateSecret(t.Context(), alice, "A_KEY", redact.NewValue("another value"))
+	if err != nil || !reflect.DeepEqual(kept.Sending, sending) {
+		t.Fatalf("%+v, %v", kept, err)
+	}
+	held, err := h.Held(t.Context(), "uid:1000", []string{"A_KEY"})
+	if err != nil || !reflect.DeepEqual(held[0].Sending, sending) || held[0].Value.Reveal() != "another value" {
+		t.Fatalf("%+v, %v", held, err)
+	}
+	for _, set := range []string{`'{}'`, `'{"inject":"header:X-Key: Token {}","methods":["POST"]}'`, `'{"inject":"query:q"}'`} {
+		h.inDatabase(`UPDATE secrets SET sending = ` + set)
+		h.start()
+		if _, err := h.Held(t.Context(), "uid:1000", []string{"A_KEY"}); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("%s: %v", set, err)
+		}
+	}
+}
+
+// A secret that was sealed before there was a Sending opens as it did.
+func TestSecretsSealedEarlier(t *testing.T) {
+	h := newHouse(t)
+	h.keepSecret(alice, "A_KEY", "a.example")
+	sum := sha256.Sum256([]byte(`[["a.example"],null]`))
+	key := filepath.Join(t.TempDir(), "a.key")
+	sealer, err := secret.Open(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed, err := sealer.Seal("secret/uid:1000/A_KEY/"+hex.EncodeToString(sum[:]), redact.NewValue(keptValue))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.inDatabase(`UPDATE secrets SET sealed = x'` + hex.EncodeToString(sealed) + `'`)
+	h.start()
+	held, err := secrets.New(secrets.Config{Store: h.store, Sealer: sealer}).Held(t.Context(), "uid:1000", []string{"A_KEY"})
+	if err != nil || held[0].Value.Reveal() != keptValue {
+		t.Errorf("%v, %v", held, err)
 	}
 }
 
@@ -255,6 +315,8 @@ func TestSecretsWhoseRowsWereChanged(t *testing.T) {
 		"another's":     `sealed = (SELECT sealed FROM secrets WHERE owner = 'uid:1001')`,
 		"another value": `sealed = (SELECT sealed FROM secrets WHERE name = 'B_KEY')`,
 		"cut off":       `sealed = substr(sealed, 1, 300)`,
+		"sending":       `sending = '{"inject":"query:q"}'`,
+		"pointers":      `sending = '{"json":["/comment"]}'`,
 	} {
 		h.inDatabase(`UPDATE secrets SET ` + set + ` WHERE owner = 'uid:1000' AND name = 'A_KEY'`)
 		h.start()

@@ -120,9 +120,9 @@ func TestCanonical(t *testing.T) {
 			`{"kind":"token.revoke","token":"0123456789ab"}`,
 		},
 		{
-			operation.NewSecret("API_KEY", []string{"api.example.org"}, []string{"X-Api-Key"}),
+			operation.NewSecret("API_KEY", []string{"api.example.org"}, []string{"X-Api-Key"}, workspace.Sending{Inject: "query:q"}),
 			operation.Target{Kind: operation.Secret, ID: "API_KEY", Owner: "uid:1000"},
-			`{"kind":"secret.set","name":"API_KEY","hosts":["api.example.org"],"headers":["X-Api-Key"]}`,
+			`{"kind":"secret.set","name":"API_KEY","hosts":["api.example.org"],"headers":["X-Api-Key"],"inject":"query:q"}`,
 		},
 		{operation.OnSecret(operation.ListSecrets, ""), operation.Target{}, `{"kind":"secret.list"}`},
 		{operation.Simple(operation.ExecCommand), operation.Target{Kind: operation.Host}, `{"kind":"command.exec","target":"host"}`},

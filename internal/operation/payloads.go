@@ -268,14 +268,21 @@ type OfSecret struct {
 	Owner   string   `json:"owner,omitempty"`
 	Hosts   []string `json:"hosts,omitempty"`
 	Headers []string `json:"headers,omitempty"`
+	// Inject is where it is injected, Methods and Paths are the requests for which it is, and JSON has places in bodies.
+	Inject  string   `json:"inject,omitempty"`
+	Methods []string `json:"methods,omitempty"`
+	Paths   []string `json:"paths,omitempty"`
+	JSON    []string `json:"json,omitempty"`
 }
 
 // OnSecret returns the operation with that name on a secret by its name, "" for none.
 func OnSecret(n Name, secret string) OfSecret { return OfSecret{op: n, Name: secret} }
 
-// NewSecret returns the operation that stores a secret for hosts, in some headers or in all.
-func NewSecret(secret string, hosts, headers []string) OfSecret {
-	return OfSecret{op: SetSecret, Name: secret, Hosts: hosts, Headers: headers}
+// NewSecret returns the operation that stores a secret for hosts, in some headers or in all, sent in this way.
+func NewSecret(secret string, hosts, headers []string, s workspace.Sending) OfSecret {
+	return OfSecret{
+		op: SetSecret, Name: secret, Hosts: hosts, Headers: headers, Inject: s.Inject, Methods: s.Methods, Paths: s.Paths, JSON: s.Pointers,
+	}
 }
 
 // Op implements Operation.

@@ -36,16 +36,16 @@ func ExpandClientSets(ctx context.Context, avoid []string) func(rules []string) 
 	}
 }
 
-// ParseSecretUse reads NAME or NAME@HOST[,HOST...] of a secret that a daemon keeps. hosts are in their canonical form, nil
-// if none are named.
-func ParseSecretUse(text string) (name string, hosts []string, err error) {
+// ParseSecretUse reads NAME, NAME@HOST[,HOST...] or NAME@HOST[,HOST...]=INJECT of a secret that a daemon keeps. hosts are in
+// their canonical form, nil if none are named.
+func ParseSecretUse(text string) (name string, hosts []string, inject string, err error) {
 	name, _, named := strings.Cut(text, "@")
 	if !named {
-		return name, nil, workspace.CheckSecretNames([]string{name})
+		return name, nil, "", workspace.CheckSecretNames([]string{name})
 	}
 	s, err := egressconf.Default().ParseSecret(text)
 	for _, h := range s.Hosts {
 		hosts = append(hosts, h.Text)
 	}
-	return s.Name, hosts, err
+	return s.Name, hosts, s.Inject, err
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/egress/recorder"
 	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/egressconf"
+	"github.com/carrel-dev/carrel/internal/httprule"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/internal/principal"
@@ -129,7 +130,11 @@ func (e *Egress) texts() (all []string) {
 	}
 	for _, s := range e.Secrets {
 		for _, h := range s.Hosts {
-			all = append(all, "secret "+s.Name+" to "+h.Text)
+			text := "secret " + s.Name + " to " + h.Text
+			if s.Inject != "" {
+				text += " as " + s.Inject
+			}
+			all = append(all, text)
 		}
 	}
 	for _, m := range e.Models.List {
@@ -173,6 +178,12 @@ func newWayOut(e *Egress, name id.Workspace, records *record.Writer) (w *wayOut,
 		return w, env, "", nil
 	}
 	for _, s := range e.Secrets {
+		if s.Inject != "" { // the command has nothing in its place
+			w.setup.Secrets = append(w.setup.Secrets, egressapi.Secret{
+				Name: s.Name, Value: egressapi.Private{Value: s.Value}, Hosts: s.Hosts, Sending: httprule.Sending{Inject: s.Inject},
+			})
+			continue
+		}
 		value := s.Value.Reveal()
 		placeholder, err := intercept.NewPlaceholder(s.Prefix(value), len(value))
 		if err != nil {

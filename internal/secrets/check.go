@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/egressconf"
+	"github.com/carrel-dev/carrel/internal/httprule"
 	"github.com/carrel-dev/carrel/internal/redact"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -20,7 +21,6 @@ const (
 	MinValue   = 8
 	MaxValue   = 8 << 10
 	MaxHeaders = 16
-	maxHeader  = 64
 )
 
 // checked returns a secret in the form in which it is kept. No error has the value, or its length.
@@ -38,7 +38,7 @@ func checked(want workspace.Secret, v redact.Value) (workspace.Secret, error) {
 			want.Name, len(want.Headers), MaxHeaders, errdefs.ErrInvalidArgument)
 	}
 	for _, h := range want.Headers {
-		if !isHeader(h) {
+		if !httprule.IsField(h) {
 			return want, fmt.Errorf("cannot keep secret %s: %.70q is not the name of a header; give one as X-Api-Key: %w", want.Name, h,
 				errdefs.ErrInvalidArgument)
 		}
@@ -46,7 +46,28 @@ func checked(want workspace.Secret, v redact.Value) (workspace.Secret, error) {
 	}
 	slices.Sort(kept.Headers)
 	kept.Headers = slices.Compact(kept.Headers)
-	return kept, checkValue(want.Name, v)
+	sending, err := httprule.Sending(want.Sending).Canonical()
+	if err != nil {
+		return want, fmt.Errorf("cannot keep secret %s: %w", want.Name, err)
+	}
+	kept.Sending = workspace.Sending(sending)
+	if kept.Sending.Inject != "" && len(kept.Headers) > 0 {
+		return want, fmt.Errorf("cannot keep secret %s: it is injected, so there is no placeholder to be replaced in headers; leave --header "+
+			"or --inject out: %w", want.Name, errdefs.ErrInvalidArgument)
+	}
+	if err := checkValue(want.Name, v); err != nil {
+		return want, err
+	}
+	return kept, checkInjected(want.Name, kept.Sending, v)
+}
+
+// checkInjected refuses a value that cannot be put where it is to be injected.
+func checkInjected(name string, s workspace.Sending, v redact.Value) error {
+	if s.Inject != "basic" || strings.Contains(v.Reveal(), ":") {
+		return nil
+	}
+	return fmt.Errorf("cannot keep secret %s: its value is to be USER:PASSWORD, and has no colon; give such a value, or inject it as "+
+		"basic:USER: %w", name, errdefs.ErrInvalidArgument)
 }
 
 // checkValue refuses a value that could not be used.
@@ -68,10 +89,4 @@ func checkValue(name string, v redact.Value) error {
 		return nil
 	}
 	return fmt.Errorf("cannot keep secret %s: %s: %w", name, why, errdefs.ErrInvalidArgument)
-}
-
-// isHeader reports whether a text is a field name of HTTP (RFC 9110, 5.6.2).
-func isHeader(s string) bool {
-	const chars = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-	return s != "" && len(s) <= maxHeader && strings.Trim(s, chars) == ""
 }

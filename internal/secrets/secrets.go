@@ -18,6 +18,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/egressconf"
 	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/httprule"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/principal"
@@ -47,11 +48,12 @@ func New(cfg Config) *Secrets { return &Secrets{cfg} }
 type Held struct {
 	Name  string
 	Value redact.Value
-	// Hosts and Headers are as in workspace.Secret.
+	// Hosts, Headers and Sending are as in workspace.Secret.
 	Hosts, Headers []string
+	Sending        workspace.Sending
 }
 
-// SetSecret keeps a secret for p's owner: Name, Hosts and Headers of want say which. Without Hosts it is for those that
+// SetSecret keeps a secret for p's owner: Name, Hosts, Headers and Sending of want say which. Without Hosts it is for those that
 // are known for the variable. already_exists: there is one with this name.
 func (s *Secrets) SetSecret(
 	ctx context.Context, p principal.Principal, want workspace.Secret, v redact.Value,
@@ -61,7 +63,7 @@ func (s *Secrets) SetSecret(
 	}
 	want.Owner = p.Owner()
 	a, err := s.cfg.Gate.Admit(ctx, operation.Request{
-		By: p, Op: operation.NewSecret(want.Name, want.Hosts, want.Headers), On: target(want.Owner, want.Name),
+		By: p, Op: operation.NewSecret(want.Name, want.Hosts, want.Headers, want.Sending), On: target(want.Owner, want.Name),
 	}, nil)
 	if err != nil {
 		return kept, err
@@ -94,6 +96,9 @@ func (s *Secrets) RotateSecret(ctx context.Context, p principal.Principal, name 
 		// Hosts that somebody wrote into the database would get the new value.
 		if _, err := s.cfg.Sealer.Unseal(about(kept), sealed); err != nil {
 			return nil, fmt.Errorf("cannot rotate secret %s, so remove it with \"carrel secret rm %[1]s\" and set it anew: %w", name, err)
+		}
+		if err := checkInjected(name, kept.Sending, v); err != nil {
+			return nil, err
 		}
 		sealed, err := s.cfg.Sealer.Seal(about(kept), v)
 		if err == nil {
@@ -156,7 +161,7 @@ func (s *Secrets) Held(ctx context.Context, owner string, names []string) ([]Hel
 		if err != nil {
 			return nil, fmt.Errorf("cannot use secret %s of %s: %w", name, owner, err)
 		}
-		all = append(all, Held{Name: kept.Name, Value: v, Hosts: kept.Hosts, Headers: kept.Headers})
+		all = append(all, Held{Name: kept.Name, Value: v, Hosts: kept.Hosts, Headers: kept.Headers, Sending: kept.Sending})
 	}
 	if len(missing) > 0 {
 		return nil, fmt.Errorf("cannot find secret %s of %s: there is none with this name; store it with \"carrel secret set %s\": %w",
@@ -195,7 +200,11 @@ func target(owner, name string) operation.Target {
 // about is what a sealed value is bound to: whose it is, its name, and who gets it, so that it does not open when
 // somebody has changed one of these in the database.
 func about(x workspace.Secret) string {
-	to, err := json.Marshal([][]string{x.Hosts, x.Headers})
+	parts := []any{x.Hosts, x.Headers}
+	if !httprule.Sending(x.Sending).IsZero() { // those that were sealed before there was a Sending open as they did
+		parts = append(parts, x.Sending)
+	}
+	to, err := json.Marshal(parts)
 	if err != nil {
 		panic("secrets: " + err.Error()) // lists of texts always marshal
 	}

@@ -24,7 +24,8 @@ func (s *Store) AddSecret(ctx context.Context, x workspace.Secret, sealed []byte
 	}
 	hosts, err := json.Marshal(x.Hosts)
 	headers, herr := json.Marshal(x.Headers)
-	if err = errors.Join(err, herr); err != nil {
+	sending, serr := json.Marshal(x.Sending)
+	if err = errors.Join(err, herr, serr); err != nil {
 		return fail(err)
 	}
 	give, err := s.turn(ctx)
@@ -34,8 +35,8 @@ func (s *Store) AddSecret(ctx context.Context, x workspace.Secret, sealed []byte
 	defer give()
 	at := s.stamp()
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO secrets (owner, name, sealed, hosts, headers, created_ns) VALUES (?, ?, ?, ?, ?, ?)`,
-			x.Owner, x.Name, sealed, string(hosts), string(headers), at); err != nil {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO secrets (owner, name, sealed, hosts, headers, sending, created_ns)
+			VALUES (?, ?, ?, ?, ?, ?, ?)`, x.Owner, x.Name, sealed, string(hosts), string(headers), string(sending), at); err != nil {
 			return err
 		}
 		var n int
@@ -129,14 +130,14 @@ func (s *Store) Secrets(ctx context.Context, owner string) ([]workspace.Secret, 
 // secretColumns are what scanSecret reads, before more.
 //
 //nolint:gosec // names of columns
-const secretColumns = `SELECT owner, name, hosts, headers, created_ns, rotated_ns`
+const secretColumns = `SELECT owner, name, hosts, headers, sending, created_ns, rotated_ns`
 
 func scanSecret(scan func(...any) error, more ...any) (x workspace.Secret, err error) {
-	var hosts, headers []byte
+	var hosts, headers, sending []byte
 	var created, rotated int64
-	if err := scan(append([]any{&x.Owner, &x.Name, &hosts, &headers, &created, &rotated}, more...)...); err != nil {
+	if err := scan(append([]any{&x.Owner, &x.Name, &hosts, &headers, &sending, &created, &rotated}, more...)...); err != nil {
 		return x, err
 	}
 	x.Created, x.Rotated = time.Unix(0, created), timeOf(rotated)
-	return x, errors.Join(json.Unmarshal(hosts, &x.Hosts), json.Unmarshal(headers, &x.Headers))
+	return x, errors.Join(json.Unmarshal(hosts, &x.Hosts), json.Unmarshal(headers, &x.Headers), json.Unmarshal(sending, &x.Sending))
 }

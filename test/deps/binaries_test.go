@@ -83,6 +83,7 @@ var binaries = []struct {
 			{internal + "egressapi", "its messages"},
 			{internal + "proxy", "the protocols"},
 			{internal + "netrule", "the rules"},
+			{internal + "httprule", "which requests they are for"},
 			{internal + "bucket", "the pace of queries"},
 			{internal + "build", "says which release it is"},
 			{internal + "sandbox/netns", "the addresses inside"},

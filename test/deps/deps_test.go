@@ -32,6 +32,7 @@ var tiers = []deps.Tier{
 	{Name: "strictjson", Level: 0},
 	{Name: "bucket", Level: 0},
 	{Name: "room", Level: 0},
+	{Name: "httprule", Level: 0},
 
 	{Name: "budget", Level: 1},
 	{Name: "principal", Level: 1},

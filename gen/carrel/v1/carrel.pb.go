@@ -1788,7 +1788,7 @@ func (x *UpdateResponse) GetWorkspace() *Workspace {
 type ExplainReachRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
-	// example.org, for port 443, or example.org:22. At most 100.
+	// example.org, for port 443, example.org:22, or a request as "GET https://example.org/v1/x". At most 100.
 	Hosts         []string `protobuf:"bytes,2,rep,name=hosts,proto3" json:"hosts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6385,6 +6385,11 @@ type Secret struct {
 	CreatedUnixMs int64    `protobuf:"varint,5,opt,name=created_unix_ms,json=createdUnixMs,proto3" json:"created_unix_ms,omitempty"`
 	// When it last got another value; 0 is never.
 	RotatedUnixMs int64 `protobuf:"varint,6,opt,name=rotated_unix_ms,json=rotatedUnixMs,proto3" json:"rotated_unix_ms,omitempty"`
+	// As in SetSecretRequest.
+	Inject        string   `protobuf:"bytes,7,opt,name=inject,proto3" json:"inject,omitempty"`
+	Methods       []string `protobuf:"bytes,8,rep,name=methods,proto3" json:"methods,omitempty"`
+	Paths         []string `protobuf:"bytes,9,rep,name=paths,proto3" json:"paths,omitempty"`
+	Json          []string `protobuf:"bytes,10,rep,name=json,proto3" json:"json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6461,6 +6466,34 @@ func (x *Secret) GetRotatedUnixMs() int64 {
 	return 0
 }
 
+func (x *Secret) GetInject() string {
+	if x != nil {
+		return x.Inject
+	}
+	return ""
+}
+
+func (x *Secret) GetMethods() []string {
+	if x != nil {
+		return x.Methods
+	}
+	return nil
+}
+
+func (x *Secret) GetPaths() []string {
+	if x != nil {
+		return x.Paths
+	}
+	return nil
+}
+
+func (x *Secret) GetJson() []string {
+	if x != nil {
+		return x.Json
+	}
+	return nil
+}
+
 type SetSecretRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name of a variable: up to 64 letters, digits and _, the first no digit.
@@ -6470,7 +6503,16 @@ type SetSecretRequest struct {
 	// At most 32; without any those that are known for the variable, as GITHUB_TOKEN.
 	Hosts []string `protobuf:"bytes,3,rep,name=hosts,proto3" json:"hosts,omitempty"`
 	// At most 16.
-	Headers       []string `protobuf:"bytes,4,rep,name=headers,proto3" json:"headers,omitempty"`
+	Headers []string `protobuf:"bytes,4,rep,name=headers,proto3" json:"headers,omitempty"`
+	// Where the value is put into each request, in place of what the program sent there: "header:X-Api-Key",
+	// "header:Authorization: Bearer {}", "query:key", "basic:USER", or "basic" for a value that is USER:PASSWORD. Commands have
+	// no placeholder then. Empty: the placeholder is replaced.
+	Inject string `protobuf:"bytes,5,opt,name=inject,proto3" json:"inject,omitempty"`
+	// The requests in which it is sent, by method as "GET" and by path as "/v1/*"; none is all. At most 16 and 32.
+	Methods []string `protobuf:"bytes,6,rep,name=methods,proto3" json:"methods,omitempty"`
+	Paths   []string `protobuf:"bytes,7,rep,name=paths,proto3" json:"paths,omitempty"`
+	// JSON pointers (RFC 6901) of places in bodies where the placeholder is replaced too, as "/auth/token". At most 16.
+	Json          []string `protobuf:"bytes,8,rep,name=json,proto3" json:"json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6529,6 +6571,34 @@ func (x *SetSecretRequest) GetHosts() []string {
 func (x *SetSecretRequest) GetHeaders() []string {
 	if x != nil {
 		return x.Headers
+	}
+	return nil
+}
+
+func (x *SetSecretRequest) GetInject() string {
+	if x != nil {
+		return x.Inject
+	}
+	return ""
+}
+
+func (x *SetSecretRequest) GetMethods() []string {
+	if x != nil {
+		return x.Methods
+	}
+	return nil
+}
+
+func (x *SetSecretRequest) GetPaths() []string {
+	if x != nil {
+		return x.Paths
+	}
+	return nil
+}
+
+func (x *SetSecretRequest) GetJson() []string {
+	if x != nil {
+		return x.Json
 	}
 	return nil
 }
@@ -9697,19 +9767,28 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05owner\x18\x03 \x01(\tR\x05owner\x12\x14\n" +
 	"\x05roles\x18\x04 \x03(\tR\x05roles\x12 \n" +
 	"\vpermissions\x18\x05 \x03(\tR\vpermissions\x12&\n" +
-	"\x05token\x18\x06 \x01(\v2\x10.carrel.v1.TokenR\x05token\"\xb2\x01\n" +
+	"\x05token\x18\x06 \x01(\v2\x10.carrel.v1.TokenR\x05token\"\x8e\x02\n" +
 	"\x06Secret\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
 	"\x05hosts\x18\x03 \x03(\tR\x05hosts\x12\x18\n" +
 	"\aheaders\x18\x04 \x03(\tR\aheaders\x12&\n" +
 	"\x0fcreated_unix_ms\x18\x05 \x01(\x03R\rcreatedUnixMs\x12&\n" +
-	"\x0frotated_unix_ms\x18\x06 \x01(\x03R\rrotatedUnixMs\"q\n" +
+	"\x0frotated_unix_ms\x18\x06 \x01(\x03R\rrotatedUnixMs\x12\x16\n" +
+	"\x06inject\x18\a \x01(\tR\x06inject\x12\x18\n" +
+	"\amethods\x18\b \x03(\tR\amethods\x12\x14\n" +
+	"\x05paths\x18\t \x03(\tR\x05paths\x12\x12\n" +
+	"\x04json\x18\n" +
+	" \x03(\tR\x04json\"\xcd\x01\n" +
 	"\x10SetSecretRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\x05value\x18\x02 \x01(\tB\x03\x80\x01\x01R\x05value\x12\x14\n" +
 	"\x05hosts\x18\x03 \x03(\tR\x05hosts\x12\x18\n" +
-	"\aheaders\x18\x04 \x03(\tR\aheaders\">\n" +
+	"\aheaders\x18\x04 \x03(\tR\aheaders\x12\x16\n" +
+	"\x06inject\x18\x05 \x01(\tR\x06inject\x12\x18\n" +
+	"\amethods\x18\x06 \x03(\tR\amethods\x12\x14\n" +
+	"\x05paths\x18\a \x03(\tR\x05paths\x12\x12\n" +
+	"\x04json\x18\b \x03(\tR\x04json\">\n" +
 	"\x11SetSecretResponse\x12)\n" +
 	"\x06secret\x18\x01 \x01(\v2\x11.carrel.v1.SecretR\x06secret\"D\n" +
 	"\x13RotateSecretRequest\x12\x12\n" +

@@ -16,6 +16,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
 	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/egressconf"
+	"github.com/carrel-dev/carrel/internal/httprule"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/internal/redact"
@@ -29,6 +30,8 @@ type Held struct {
 	Value redact.Value
 	// Hosts are rules of hosts that get it, Headers the headers in which they do; without any it is all of them.
 	Hosts, Headers []string
+	// Sending is how it is sent to them.
+	Sending workspace.Sending
 }
 
 // Config holds the dependencies of New. All are required.
@@ -67,6 +70,10 @@ func (b *Bindings) Bind(ctx context.Context, k workspace.Kept, names []string) (
 		h, err := b.cfg.Held(ctx, k.Owner, name)
 		if err != nil {
 			return now, nil, err
+		}
+		if h.Sending.Inject != "" { // commands have nothing in its place
+			now.Uses = append(now.Uses, workspace.SecretUse{Name: name})
+			continue
 		}
 		value := h.Value.Reveal()
 		placeholder, err := intercept.NewPlaceholder((&egressconf.Secret{Name: name}).Prefix(value), max(len(value), shortest))
@@ -158,7 +165,17 @@ func (b *Bindings) opened(ctx context.Context, k workspace.Kept) (all []egressap
 		if err != nil {
 			return nil, nil, err
 		}
-		s := egressapi.Secret{Name: u.Name, Placeholder: u.Placeholder, Value: egressapi.Private{Value: h.Value}, Headers: h.Headers}
+		if h.Sending.Inject == "" && u.Placeholder == "" { // it was injected when the workspace took it, and was set anew since
+			missing = append(missing, u.Name)
+			continue
+		}
+		s := egressapi.Secret{
+			Name: u.Name, Placeholder: u.Placeholder, Value: egressapi.Private{Value: h.Value}, Headers: h.Headers,
+			Sending: httprule.Sending(h.Sending),
+		}
+		if h.Sending.Inject != "" {
+			s.Placeholder = ""
+		}
 		for _, text := range h.Hosts {
 			r, rerr := netrule.ParseRule(netrule.Allow, text)
 			err = errors.Join(err, rerr)
@@ -176,7 +193,9 @@ func (b *Bindings) opened(ctx context.Context, k workspace.Kept) (all []egressap
 // authority.
 func (b *Bindings) Variables(w workspace.Workspace) (env []string) {
 	for _, u := range w.Secrets.Uses {
-		env = append(env, u.Name+"="+u.Placeholder)
+		if u.Placeholder != "" {
+			env = append(env, u.Name+"="+u.Placeholder)
+		}
 	}
 	if w.Trust != "" {
 		env = append(env, sandbox.TrustVariables()...)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/egress/bindings"
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
+	"github.com/carrel-dev/carrel/internal/httprule"
 	"github.com/carrel-dev/carrel/internal/redact"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -111,6 +112,35 @@ func TestBind(t *testing.T) {
 	v.fail = errors.New("the disk is broken")
 	if _, _, err := b.Bind(t.Context(), kept("alice"), []string{"SHORT"}); !errors.Is(err, v.fail) {
 		t.Errorf("a broken store: %v", err)
+	}
+}
+
+// One that is injected leaves nothing in the workspace, and follows what its owner makes of it.
+func TestInjected(t *testing.T) {
+	v, b := newVault()
+	sending := workspace.Sending{Inject: "header:X-Key", Methods: []string{"POST"}}
+	put := bindings.Held{Name: "PUT", Value: redact.NewValue("the value of PUT"), Hosts: []string{"a.example"}, Sending: sending}
+	v.held["alice/PUT"] = put
+	k := kept("alice")
+	now, all, err := b.Bind(t.Context(), k, []string{"PUT", "SHORT"})
+	if err != nil || len(all) != 2 || all[0].Placeholder+now.Uses[0].Placeholder != "" || !all[0].Sending.Equal(httprule.Sending(sending)) {
+		t.Fatalf("%+v, %+v, %v", now, all, err)
+	}
+	if err := intercept.Check(intercept.Of(all)); err != nil {
+		t.Errorf("carrel-egress refuses them: %v", err)
+	}
+	w := workspace.Workspace{Kept: k}
+	w.Secrets = now
+	if env := strings.Join(b.Variables(w), "\n"); strings.Contains(env, "PUT") || !strings.Contains(env, "SHORT=") {
+		t.Errorf("the variables are %s", env)
+	}
+	// Set anew with a placeholder, it is not used: there is none. The other way round it is injected.
+	k.Secrets = now
+	v.held["alice/PUT"] = bindings.Held{Name: "PUT", Value: redact.NewValue("the value of PUT"), Hosts: []string{"a.example"}}
+	v.held["alice/SHORT"] = bindings.Held{Name: "SHORT", Value: redact.NewValue("12345678"), Hosts: []string{"a.example"}, Sending: sending}
+	_, all, err = b.Bind(t.Context(), k, nil)
+	if err != nil || len(all) != 1 || all[0].Name != "SHORT" || all[0].Placeholder != "" || intercept.Check(intercept.Of(all)) != nil {
+		t.Errorf("%+v, %v", all, err)
 	}
 }
 

@@ -19,6 +19,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/carrel-dev/carrel/internal/egress/ca"
+	"github.com/carrel-dev/carrel/internal/egress/intercept"
+	"github.com/carrel-dev/carrel/internal/httprule"
 )
 
 // A request for another host is refused on the connection, whichever way it names that.
@@ -146,7 +148,14 @@ func TestCoalescing(t *testing.T) {
 
 // The host gets at most one request for each that egress judged, in one framing.
 func TestSmuggling(t *testing.T) {
-	p := newPlace(t, []string{"api.example.org"}, secret(t, "api.example.org"))
+	byPath := httprule.Sending{Inject: "header:X-Key", Paths: []string{"/*"}}
+	for what, s := range map[string]intercept.Secret{"swap": secret(t, "api.example.org"), "inject": injected(t, byPath, "api.example.org")} {
+		t.Run(what, func(t *testing.T) { smuggle(t, s) })
+	}
+}
+
+func smuggle(t *testing.T, s intercept.Secret) {
+	p := newPlace(t, []string{"api.example.org"}, s)
 	var mu sync.Mutex
 	var got bytes.Buffer
 	ended, connections := make(chan struct{}, 1000), 0
@@ -213,7 +222,8 @@ func TestSmuggling(t *testing.T) {
 		sent := got.String()
 		mu.Unlock()
 		show := fmt.Sprintf("%.120q", raw[min(len(start), len(raw)):])
-		if n := strings.Count(sent, " HTTP/1.1\r\n"); n > 1+strings.Count(sent, "GET /end") || strings.Contains(sent, "other.example.org") {
+		n := strings.Count(sent, " HTTP/1.1\r\n")
+		if n > 1+strings.Count(sent, "GET /end") || strings.Contains(sent, "other.example.org") || strings.Count(sent, value) > n {
 			t.Errorf("%s: the host got %d requests: %q", show, n, sent)
 		}
 		head, _, _ := strings.Cut(sent, "\r\n\r\n")

@@ -53,13 +53,27 @@ func newExchange(i *Interceptor, t netrule.Target, dial func(context.Context) (n
 	for _, s := range i.secrets {
 		if s.bound(t) {
 			x.secrets = append(x.secrets, s)
-			x.mask.add(s.name, s.value.Reveal(), s.placeholder)
+			x.hide(s)
 		}
 	}
 	x.up = &upstream{t: t, dial: dial, wait: i.handshake, open: map[net.Conn]struct{}{}, cfg: &tls.Config{
 		ServerName: t.Host.String(), RootCAs: i.roots, MinVersion: tls.VersionTLS12, ClientSessionCache: i.sessions,
 	}}
 	return x
+}
+
+// hide has a secret masked in responses. In the place of one that is injected are stars, as many as it is long.
+func (x *exchange) hide(s *secret) {
+	if s.sent.Inject == nil {
+		x.mask.add(s.name, s.value.Reveal(), s.placeholder)
+		if e := escaped(s.value.Reveal()); e != s.value.Reveal() {
+			x.mask.add(s.name, e, s.placeholder)
+		}
+		return
+	}
+	for _, text := range s.hidden() {
+		x.mask.add(s.name, text, strings.Repeat("*", len(text)))
+	}
 }
 
 func (x *exchange) refuse(why string) {

@@ -1,6 +1,9 @@
 package intercept
 
-import "strings"
+import (
+	"strings"
+	"testing"
+)
 
 // Replacer is for tests.
 type Replacer struct{ r replacer }
@@ -24,6 +27,25 @@ func (r *Replacer) Parts(s string, lengths func() int) (out string, held int) {
 		held = max(held, len(rest))
 		if s = s[n:]; last {
 			return b.String(), held
+		}
+	}
+}
+
+// SwapJSON passes a text by a swapper in parts of these lengths, and returns the most that was held back.
+func SwapJSON(t testing.TB, s Secret, in string, lengths func() int) (out string, used bool, held int) {
+	checked, err := check([]Secret{s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newSwapper(checked, func(string) { used = true })
+	var b []byte
+	for {
+		n := min(lengths(), len(in))
+		last := n == len(in)
+		b = w.write(b, []byte(in[:n]), last)
+		held = max(held, len(w.held))
+		if in = in[n:]; last {
+			return string(b), used, held
 		}
 	}
 }

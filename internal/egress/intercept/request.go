@@ -31,6 +31,17 @@ func (x *exchange) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	q := &request{x: x, mask: x.mask}
+	var why string
+	if q.chosen, why = x.choose(r); why == "" {
+		if q.query, why = q.chosen.query(r.URL.RawQuery); why != "" {
+			why = "a request to " + x.t.String() + " is not allowed: " + why
+		}
+	}
+	if why != "" {
+		x.refuse(why)
+		say(w, http.StatusForbidden, why)
+		return
+	}
 	(&httputil.ReverseProxy{
 		Rewrite: q.rewrite, ModifyResponse: q.response, ErrorHandler: q.failed,
 		Transport: x.rt, FlushInterval: -1, BufferPool: buffers, ErrorLog: silent,
@@ -42,7 +53,7 @@ func say(w http.ResponseWriter, status int, why string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, "egress: "+why+"\n")
+	_, _ = io.WriteString(w, "egress: "+why+"\n") //nolint:gosec // plain text, of canonical names and constants only
 }
 
 // judge returns the status with which a request is refused and why, or 0. The reason has only canonical texts.
@@ -79,8 +90,10 @@ func (x *exchange) isTarget(authority string) bool {
 
 // request is one request and its response.
 type request struct {
-	x    *exchange
-	mask *replacer
+	x      *exchange
+	mask   *replacer
+	chosen chosen
+	query  string // without what stands where secrets are put
 }
 
 // forwarding are the fields that ReverseProxy removes and that are the program's own.
@@ -90,7 +103,7 @@ var forwarding = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X
 func (q *request) rewrite(p *httputil.ProxyRequest) {
 	in := p.In.URL
 	p.Out.URL = &url.URL{
-		Scheme: "https", Host: q.x.t.String(), Path: in.Path, RawPath: in.RawPath, RawQuery: in.RawQuery, ForceQuery: in.ForceQuery,
+		Scheme: "https", Host: q.x.t.String(), Path: in.Path, RawPath: in.RawPath, RawQuery: q.query, ForceQuery: in.ForceQuery,
 	}
 	p.Out.Host = q.x.host
 	// The values arrive behind the body, in this map.
@@ -100,7 +113,10 @@ func (q *request) rewrite(p *httputil.ProxyRequest) {
 			p.Out.Header[f] = slices.Clone(values)
 		}
 	}
+	q.vacate(p.Out)
 	q.swap(p.Out.Header)
+	q.swapBody(p.Out)
+	q.put(p.Out)
 }
 
 // swap replaces placeholders in the values of a request's headers.
@@ -108,7 +124,7 @@ func (q *request) swap(h http.Header) {
 	used := map[string]bool{}
 	for name, values := range h {
 		r := &replacer{}
-		for _, s := range q.x.secrets {
+		for _, s := range q.chosen.swap {
 			if s.in(name) {
 				r.add(s.name, s.placeholder, s.value.Reveal())
 			}
@@ -120,12 +136,18 @@ func (q *request) swap(h http.Header) {
 			}
 		}
 	}
-	if len(used) > 0 {
-		q.x.mu.Lock()
-		for name := range used {
-			q.x.used[name] = true
-		}
-		q.x.mu.Unlock()
+	q.sent(used)
+}
+
+// sent notes the secrets that the host gets.
+func (q *request) sent(used map[string]bool) {
+	if len(used) == 0 {
+		return
+	}
+	q.x.mu.Lock()
+	defer q.x.mu.Unlock()
+	for name := range used {
+		q.x.used[name] = true
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/egressapi"
+	"github.com/carrel-dev/carrel/internal/httprule"
 	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/internal/redact"
 )
@@ -37,6 +38,9 @@ type Secret struct {
 	Hosts []netrule.Rule
 	// Headers are the names of the headers in which the placeholder is replaced. Without any it is in all of them.
 	Headers []string
+	// Sending limits it to some requests, names places in JSON, or has it injected: then it has neither a placeholder nor
+	// Headers.
+	Sending httprule.Sending
 }
 
 // secret is a Secret that was checked.
@@ -46,6 +50,7 @@ type secret struct {
 	value       redact.Value
 	rules       *netrule.Rules
 	headers     map[string]bool // in canonical form; empty for all
+	sent        httprule.Compiled
 }
 
 func (s *secret) bound(t netrule.Target) bool { return s.rules.Judge(t).Action == netrule.Allow }
@@ -56,7 +61,9 @@ func (s *secret) in(header string) bool { return len(s.headers) == 0 || s.header
 // Of returns the secrets of a Setup.
 func Of(all []egressapi.Secret) (secrets []Secret) {
 	for _, s := range all {
-		secrets = append(secrets, Secret{Name: s.Name, Placeholder: s.Placeholder, Value: s.Value.Value, Hosts: s.Hosts, Headers: s.Headers})
+		secrets = append(secrets, Secret{
+			Name: s.Name, Placeholder: s.Placeholder, Value: s.Value.Value, Hosts: s.Hosts, Headers: s.Headers, Sending: s.Sending,
+		})
 	}
 	return secrets
 }
@@ -82,6 +89,7 @@ func check(all []Secret) ([]*secret, error) {
 			switch {
 			case o != c && o.name == c.name:
 				return nil, bad(c.name, "there are two of this name")
+			case c.placeholder == "" || o.placeholder == "": // there is nothing to be found in a value
 			case o != c && (strings.Contains(o.placeholder, c.placeholder) || strings.Contains(c.placeholder, o.placeholder)):
 				return nil, bad(c.name, "its placeholder is part of that of %s, or the other way round", o.name)
 			case strings.Contains(o.value.Reveal(), c.placeholder) || strings.Contains(c.value.Reveal(), o.placeholder):
@@ -105,12 +113,23 @@ func (s *Secret) check(n int) (*secret, error) {
 		return nil, bad(s.Name, "its value has a control character, such as a line end; remove it")
 	case strings.TrimSpace(value) != value:
 		return nil, bad(s.Name, "its value begins or ends with a space; remove it")
+	case s.Sending.Inject != "":
 	case len(s.Placeholder) < MinLength || len(s.Placeholder) > MaxLength:
 		return nil, bad(s.Name, "its placeholder has %d bytes; use %d to %d", len(s.Placeholder), MinLength, MaxLength)
 	case !graphic(s.Placeholder):
 		return nil, bad(s.Name, "its placeholder is not printable ASCII without spaces")
-	case len(s.Hosts) == 0:
+	}
+	if len(s.Hosts) == 0 {
 		return nil, bad(s.Name, "it is bound to no host")
+	}
+	sent, err := s.Sending.Compile()
+	switch {
+	case err != nil:
+		return nil, bad(s.Name, "%v", err)
+	case sent.Inject != nil && s.Placeholder+strings.Join(s.Headers, "") != "":
+		return nil, bad(s.Name, "it is injected, and so has neither a placeholder nor headers")
+	case sent.Inject != nil && sent.Inject.Whole && !strings.Contains(value, ":"):
+		return nil, bad(s.Name, "its value is to be USER:PASSWORD, and has no colon")
 	}
 	for _, r := range s.Hosts {
 		if r.Action != netrule.Allow || r.Any || r.Net.IsValid() && !r.Net.IsSingleIP() {
@@ -121,7 +140,7 @@ func (s *Secret) check(n int) (*secret, error) {
 	if err != nil {
 		return nil, bad(s.Name, "%v", err)
 	}
-	c := &secret{name: s.Name, placeholder: s.Placeholder, value: s.Value, rules: rules, headers: map[string]bool{}}
+	c := &secret{name: s.Name, placeholder: s.Placeholder, value: s.Value, rules: rules, headers: map[string]bool{}, sent: sent}
 	for _, h := range s.Headers {
 		if h == "" || strings.Trim(h, base62+"!#$%&'*+-.^_`|~") != "" {
 			return nil, bad(s.Name, "%q is not the name of a header", h)

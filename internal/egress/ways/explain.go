@@ -1,18 +1,23 @@
 package ways
 
 import (
+	"cmp"
+	"fmt"
 	"strings"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/carrel-dev/carrel/internal/egressapi"
+	"github.com/carrel-dev/carrel/internal/httprule"
 	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // Explain returns what rules of a workspace say, with those of the host, of each of these hosts: HOST, which is for port
-// 443, or HOST:PORT. secrets are those of the workspace. It resolves no name: addresses are judged when a connection is
-// made.
+// 443, HOST:PORT, or a request as GET https://HOST/PATH, which gets fewer of the secrets. secrets are those of the
+// workspace. It resolves no name: addresses are judged when a connection is made.
 //
-// Errors: invalid_argument for a host that cannot be read.
+// Errors: invalid_argument for what cannot be read.
 func (w *Ways) Explain(r workspace.Reach, secrets []egressapi.Secret, hosts []string) ([]workspace.ReachVerdict, error) {
 	s, err := setup(w.config(), "", r)
 	if err != nil {
@@ -24,10 +29,11 @@ func (w *Ways) Explain(r workspace.Reach, secrets []egressapi.Secret, hosts []st
 	}
 	all := make([]workspace.ReachVerdict, 0, len(hosts))
 	for _, text := range hosts {
-		t, err := target(text)
+		q, err := read(text)
 		if err != nil {
 			return nil, err
 		}
+		t := q.to
 		v := judge.Judge(t)
 		x := workspace.ReachVerdict{Host: t.String(), Action: string(v.Action), Rule: v.Rule, Reason: v.Reason(t)}
 		for _, secret := range secrets {
@@ -35,13 +41,63 @@ func (w *Ways) Explain(r workspace.Reach, secrets []egressapi.Secret, hosts []st
 			if err != nil {
 				return nil, err
 			}
-			if v.Action != netrule.Deny && bound.Judge(t).Action == netrule.Allow {
-				x.Secrets = append(x.Secrets, secret.Name)
+			if v.Action == netrule.Deny || bound.Judge(t).Action != netrule.Allow {
+				continue
 			}
+			sent, err := secret.Sending.Compile()
+			if err != nil {
+				return nil, err
+			}
+			switch {
+			case q.method == "": // any request
+			case q.unclear != nil && sent.Limit.ByPath():
+				x.Action, x.Reason = string(netrule.Deny), "a request to "+t.String()+" is not allowed: "+q.unclear.Error()
+				continue
+			case !sent.Limit.Selects(q.method, q.path):
+				continue
+			}
+			x.Secrets = append(x.Secrets, secret.Name)
+		}
+		if x.Action == string(netrule.Deny) {
+			x.Secrets = nil
 		}
 		all = append(all, x)
 	}
 	return all, nil
+}
+
+// question is what Explain is asked about: a host, or a request to one.
+type question struct {
+	to     netrule.Target
+	method string // "" for any request
+	path   httprule.Path
+	// unclear says why the path has no canonical form.
+	unclear error
+}
+
+// read reads HOST, HOST:PORT, https://HOST/PATH or METHOD https://HOST/PATH.
+func read(text string) (q question, err error) {
+	method, url, is := strings.Cut(text, "https://")
+	if !is {
+		q.to, err = target(text)
+		return q, err
+	}
+	host, path, given := strings.Cut(url, "/")
+	if !given {
+		return q, fmt.Errorf("cannot judge the request %.80q: it has no path; write for example GET https://example.org/, or only its host: %w",
+			text, errdefs.ErrInvalidArgument)
+	}
+	methods, err := httprule.ParseMethods([]string{cmp.Or(strings.TrimSpace(method), "GET")})
+	if err != nil {
+		return q, fmt.Errorf("cannot judge the request %.80q: %w", text, err)
+	}
+	q.method = methods[0]
+	if q.to, err = target(host); err != nil {
+		return q, err
+	}
+	path, _, _ = strings.Cut(path, "?")
+	q.path, q.unclear = httprule.ParsePath("/" + path)
+	return q, nil
 }
 
 // target reads HOST or HOST:PORT.

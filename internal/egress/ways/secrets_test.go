@@ -21,6 +21,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/egress/ways"
 	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/egressconf"
+	"github.com/carrel-dev/carrel/internal/httprule"
 	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -191,6 +192,28 @@ func TestExplain(t *testing.T) {
 		v := all[i]
 		if got := fmt.Sprint(v.Host, " ", v.Action, " ", v.Rule, " ", v.Secrets); got != want || v.Reason == "" {
 			t.Errorf("%s: %s (%s), want %s", hosts[i], got, v.Reason, want)
+		}
+	}
+	secrets[0].Sending = httprule.Sending{Methods: []string{"POST"}, Paths: []string{"/v1/*"}}
+	for text, want := range map[string]string{
+		"api.example:8443":                               "allow [KEY]",
+		"POST https://api.example:8443/v1/x?y=..":        "allow [KEY]",
+		"post https://API.example:8443/v1/x":             "allow [KEY]",
+		"https://api.example:8443/v1/x":                  "allow []",
+		"POST https://api.example:8443/v2":               "allow []",
+		"POST https://api.example/v1/x":                  "allow []",
+		"POST https://api.example:8443/v1/%2e%2e/v2":     "deny []",
+		"POST https://bad.example:8443/v1/../v2":         "deny []",
+		"POST https://other.example:8443/v1/../anything": "allow []",
+	} {
+		all, err := w.Explain(workspace.Reach{Allow: []string{"*.example:*"}}, secrets, []string{text})
+		if err != nil || fmt.Sprint(all[0].Action, " ", all[0].Secrets) != want {
+			t.Errorf("%s: %+v, %v", text, all, err)
+		}
+	}
+	for _, bad := range []string{"CONNECT https://a.example/", "GET http://a.example/", "GET https://a.example", "G T https://a.example/"} {
+		if _, err := w.Explain(workspace.Reach{}, nil, []string{bad}); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%q: %v", bad, err)
 		}
 	}
 	for _, bad := range []string{"", "a b", "example.org:0", "example.org:http", "https://example.org", "[::1", "user@example.org"} {
