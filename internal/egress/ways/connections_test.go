@@ -1,6 +1,10 @@
 package ways_test
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,7 +51,14 @@ func TestConnections(t *testing.T) {
 		t.Errorf("refused: %+v", x)
 	}
 	// A process that hangs holds nobody up for long, and what has ended is told all the same.
-	w.signal(one, unix.SIGSTOP)
+	pid := w.signal(one, unix.SIGSTOP)
+	until(t, "it stops", func() bool { // each thread does
+		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		return err == nil && len(stats) > 0 && !slices.ContainsFunc(stats, func(path string) bool {
+			b, err := os.ReadFile(path)
+			return err != nil || !strings.Contains(string(b), ") T ")
+		})
+	})
 	began := time.Now()
 	late, err := w.Connections(t.Context(), one, 0)
 	if took := time.Since(began); err == nil || len(late.Ended) != 2 || took > 5*time.Second {
