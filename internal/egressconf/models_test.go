@@ -31,14 +31,14 @@ models:
 	for name, want := range map[string]egressconf.Model{
 		"anthropic": {
 			Name: "anthropic", API: egressconf.Anthropic, URL: "https://api.anthropic.com", Key: "ANTHROPIC_API_KEY",
-			Limits: budget.Limits{Period: budget.Whole, Requests: 10, Tokens: 5000, Money: 2_500_000_000},
+			Limits: budget.Limits{Period: budget.Day, Requests: 10, Tokens: 5000, Money: 2_500_000_000},
 			// What is written to a cache has no price of its own.
 			Prices: budget.Prices{"claude-*": {Input: 3e9, Output: 15e9, CachedInput: 3e8, CacheWrite: 3e9}},
 		},
 		"openai": {Name: "openai", API: egressconf.OpenAI, URL: "https://api.openai.com/v1", Key: "OPENAI_API_KEY"},
 		"local": {
 			Name: "local", API: egressconf.OpenAI, URL: "https://llm.example:8443/v1", Key: "LOCAL_KEY", KeepStreams: true,
-			Limits: budget.Limits{Period: budget.Whole}, Prices: budget.Prices{},
+			Limits: budget.Limits{Period: budget.Day}, Prices: budget.Prices{},
 		},
 	} {
 		got, err := c.Model(name)

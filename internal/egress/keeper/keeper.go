@@ -29,10 +29,11 @@ type Config struct {
 	// egressapi.MostAsked at once, and returns soon after ctx has ended: then nobody waits any more. Optional: without it
 	// every question is answered with no.
 	Ask func(ctx context.Context, q Question) Answer
-	// Reserve is asked before each request to an endpoint of Setup.Models, for a model that a program names; "" for none. done
-	// is called once, when the request has ended. Neither may block, and both may be called concurrently. The text of an
-	// error is told to the program; one of kind unavailable may go away. Optional: without it every request is refused.
-	Reserve func(endpoint, model string) (done func(egressapi.Usage), err error)
+	// Reserve is asked before each request to an endpoint of Setup.Models, for a model that a program names; "" for none. It
+	// is called in a goroutine of each request, for egressapi.MostLeased at once, and returns soon after ctx has ended. done
+	// is called once, when the request has ended, and must not block. The text of an error is told to the program; one of
+	// kind unavailable may go away. Optional: without it every request is refused.
+	Reserve func(ctx context.Context, endpoint, model string) (done func(egressapi.Usage), err error)
 	// Trouble is told when a process ended by itself. It is replaced, unless that happens too often.
 	// Required.
 	Trouble func(error)
