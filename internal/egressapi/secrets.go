@@ -17,10 +17,12 @@ type Secret struct {
 	Headers []string `json:"headers,omitempty"`
 }
 
-// Secrets are those of a workspace, with the authority that its programs trust: see Setup.
+// Secrets are those of a workspace, with the authority that its programs trust, and the models whose keys are put in
+// outside: see Setup.
 type Secrets struct {
-	CA   Private
-	List []Secret
+	CA     Private
+	List   []Secret
+	Models []Model
 }
 
 // Private is a text that is sent on the control socket: its JSON has it, and nothing else prints it.

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/id"
 )
 
 // Models are the APIs of models that a workspace may use, and the budget of all of them together. They hold no key.
@@ -192,3 +194,44 @@ func checkModelName(name string) error {
 	return fmt.Errorf("cannot use a model: %.16q is not the name of one; \"carrel model ls\" lists those that there are: %w", name,
 		errdefs.ErrInvalidArgument)
 }
+
+// ModelSums are what was used in a period: today, or in all. Money is in billionths, and only of what has a price.
+type ModelSums struct {
+	Requests, Tokens, Money int64
+	// By has the sums by ENDPOINT/MODEL, as programs named it, sorted; "(others)" is for what is not told apart.
+	By []ModelSum
+}
+
+// ModelSum is what was used of one model.
+type ModelSum struct {
+	Model                   string
+	Requests, Tokens, Money int64
+}
+
+// ModelUsage is what a workspace has used of models, or, without a Workspace, all that an owner ever had.
+type ModelUsage struct {
+	Workspace id.Workspace
+	Key       id.Key
+	Owner     string
+	// Models are those that it may use now, with Budget.
+	Models       []ModelUse
+	Budget       ModelBudget
+	Today, Whole ModelSums
+}
+
+// ModelOffer is a model of the host as one owner may use it.
+type ModelOffer struct {
+	Name, API, URL string
+	// Key is KeyShared, KeyOwn or KeyMissing. Secret is the name of the owner's secret that is used, or would be.
+	Key, Secret string
+	// Budget is that of all workspaces of the host together, and Used what they have used of it.
+	Budget ModelBudget
+	Used   ModelSums
+}
+
+// What a ModelOffer says of the key.
+const (
+	KeyShared  = "shared"
+	KeyOwn     = "own"
+	KeyMissing = "missing"
+)
