@@ -63,6 +63,9 @@ func shownSecrets(s egressapi.Secrets) (text string) {
 	for _, x := range s.List {
 		text += " " + x.Name + "=" + x.Value.Reveal()
 	}
+	for _, m := range s.Models {
+		text += " model " + m.Name + "=" + m.Key.Reveal()
+	}
 	return text
 }
 

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,8 +32,8 @@ const (
 	lateness = time.Second
 	// writeWithin bounds a write that nobody waits for.
 	writeWithin = 30 * time.Second
-	// mostAhead is how many requests are reserved on disk at once, and part of what is left the largest part of that: what
-	// a kill of the daemon counts that was not made.
+	// mostAhead is how many requests are reserved on disk at once, and partAhead of what is left the largest part: a kill of
+	// the daemon counts as many that were not made.
 	mostAhead, partAhead = 32, 16
 )
 
@@ -272,8 +274,7 @@ func (l *ledger) rows(keys map[string]bool) (rows []store.ModelSum, next map[str
 		s := l.of[key]
 		k := kept{Account: l.book.Used(now, key)}
 		if s.limits.Requests > 0 && !l.closed {
-			left := s.limits.Requests - k.Requests
-			k.Ahead = min(max(left/partAhead, 1), mostAhead, max(left, 0))
+			k.Ahead = min(max(s.limits.Requests-k.Requests, 0)/partAhead, mostAhead)
 		}
 		text, _ := json.Marshal(k) // texts and numbers always marshal
 		rows = append(rows, store.ModelSum{Subject: key, Workspace: s.workspace, Sums: text})
@@ -313,6 +314,23 @@ func (l *ledger) look(ctx context.Context, keys []string) (map[string]budget.Acc
 		}
 	}
 	return all, nil
+}
+
+// subjects are those that begin with a text, in their order.
+func (l *ledger) subjects(ctx context.Context, prefix string) ([]string, error) {
+	all, err := l.sums.ModelSubjects(ctx, prefix)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	for key := range l.of { // what is not on disk yet
+		if strings.HasPrefix(key, prefix) {
+			all = append(all, key)
+		}
+	}
+	l.mu.Unlock()
+	slices.Sort(all)
+	return slices.Compact(all), nil
 }
 
 // forget writes subjects and lets go of them.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -96,7 +97,7 @@ func (m *Models) Reserve(ctx context.Context, name id.Workspace, endpoint, model
 func (m *Models) prepare(conf *egressconf.Config, name id.Workspace) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if wait := m.paced.Take(name, pace, m.cfg.Now()); wait > 0 {
+	if wait := m.paced.Take(name, pace, time.Now()); wait > 0 {
 		return fmt.Errorf("this workspace makes too many requests to models at once; try again later: %w", errdefs.ErrUnavailable)
 	}
 	if m.priced == conf {

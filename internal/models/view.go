@@ -105,7 +105,7 @@ func (m *Models) ModelUsage(ctx context.Context, p principal.Principal, ref stri
 // owners are those whose workspaces p all reaches, and that have used something.
 func (m *Models) owners(ctx context.Context, p principal.Principal) (owners []string, err error) {
 	prefix := keyOf(budget.Whole, kindOwner, "")
-	keys, err := m.cfg.Store.ModelSubjects(ctx, prefix)
+	keys, err := m.ledger.subjects(ctx, prefix)
 	if err != nil {
 		return nil, err
 	}
