@@ -162,7 +162,7 @@ func (h *house) start() {
 		Unpacking: archiver.Limits{Bytes: 1 << 30, Entries: 1000, Ratio: 1000},
 		Ways:      h.ways,
 		Models:    func() *egressconf.Config { return h.host }, ModelClock: h.today,
-		Sealer:    sealer, SecretsChanged: func(_ context.Context, owner, name string) { h.changed = append(h.changed, owner+" "+name) },
+		Sealer: sealer, SecretsChanged: func(_ context.Context, owner, name string) { h.changed = append(h.changed, owner+" "+name) },
 	})
 	if err := h.Recover(ctx); err != nil {
 		h.t.Fatal(err)

@@ -187,8 +187,8 @@ func (m *Models) key(ctx context.Context, of egressconf.Model, use workspace.Mod
 	case errdefs.IsNotFound(err) && use.Shared:
 		return bad(errdefs.ErrFailedPrecondition, "the host's key is not there; have root store it: carrel secret set %s", name)
 	case errdefs.IsNotFound(err):
-		return bad(errdefs.ErrNotFound, "%s has no secret %s, which would be its key; store it with \"carrel secret set %[2]s\", or name "+
-			"another: --model %[3]s=NAME", owner, name, of.Name)
+		return bad(errdefs.ErrNotFound, "%s has no secret %s, which would be its key; store it with \"carrel secret set %[2]s "+
+			"--host %[3]s\", or name another: --model %[4]s=NAME", owner, name, hostOf(of), of.Name)
 	case err != nil:
 		return redact.Value{}, fmt.Errorf("cannot use the model %s: %w", of.Name, err)
 	}
@@ -207,6 +207,18 @@ func (m *Models) key(ctx context.Context, of egressconf.Model, use workspace.Mod
 		return bad(errdefs.ErrInvalidArgument, "the secret %s is no key: it is too short or too long, or has a space; store another value", name)
 	}
 	return h.Value, nil
+}
+
+// hostOf is the host of a model as a rule names it.
+func hostOf(of egressconf.Model) string {
+	to, err := endpoints.Target(of)
+	switch {
+	case err != nil:
+		return "HOST"
+	case to.Port == 443:
+		return to.Host.String()
+	}
+	return to.String()
 }
 
 // isFor reports whether a secret for hosts is for a target.
