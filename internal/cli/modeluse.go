@@ -25,8 +25,8 @@ type modelFlags struct {
 // addModels adds the flags of models.
 func (a *app) addModels(c *cobra.Command, m *modelFlags) {
 	f := c.Flags()
-	f.StringArrayVar(&m.names, "model", nil, "let commands use the model `NAME`, with a key that they do not have; NAME=SECRET names a secret of "+
-		"yours that is the key; may be repeated")
+	f.StringArrayVar(&m.names, "model", nil, "let commands use the model `NAME`, with a key that they do not have; NAME=SECRET names a "+
+		"secret of yours that is the key; may be repeated")
 	_ = c.RegisterFlagCompletionFunc("model", a.completeModel()) // the flag is there
 	m.addBudget(c)
 }

@@ -441,7 +441,10 @@ func TestModelsThatCannotBeUsed(t *testing.T) {
 		is   func(error) bool
 		text string
 	}{
-		{wantedModels("a", workspace.ModelBudget{}, "gemini"), errdefs.IsInvalidArgument, "there is no such model; use anthropic, house, narrow, openai, own"},
+		{
+			wantedModels("a", workspace.ModelBudget{}, "gemini"), errdefs.IsInvalidArgument,
+			"there is no such model; use anthropic, house, narrow, openai, own",
+		},
 		{wantedModels("b", workspace.ModelBudget{}, "anthropic"), errdefs.IsNotFound, "carrel secret set ANTHROPIC_API_KEY"},
 		{wantedModels("c", workspace.ModelBudget{Money: 5}, "own"), errdefs.IsInvalidArgument, "no prices are known"},
 		{many, errdefs.IsInvalidArgument, "cannot use 33 models"},

@@ -193,10 +193,14 @@ func (l *Lifecycle) create(ctx context.Context, at *Attempt, a *gate.Admitted, o
 	}
 	if exists && k.Phase != workspace.Creating {
 		// What an earlier attempt at this request began, upkeep may have finished.
-		other := errors.Join(l.sameMounts(op.Allow, k, mounts), sameReach(fresh.Reach, k), sameSecrets(fresh.Secrets, k), sameModels(fresh.Models, k))
+		other := errors.Join(l.sameMounts(op.Allow, k, mounts), sameReach(fresh.Reach, k), sameSecrets(fresh.Secrets, k),
+			sameModels(fresh.Models, k))
 		return k, at.Own == string(k.Name), other
 	}
-	plan := making{attempt: at, admitted: a, allow: op.Allow, mounts: mounts, reach: fresh.Reach, secrets: fresh.Secrets, models: fresh.Models, start: !op.NoStart}
+	plan := making{
+		attempt: at, admitted: a, allow: op.Allow, mounts: mounts, reach: fresh.Reach, secrets: fresh.Secrets, models: fresh.Models,
+		start: !op.NoStart,
+	}
 	if exists { // begun before, and broken off at a point that is not known
 		err := l.make(ctx, plan, k, false)
 		return k, err == nil, err

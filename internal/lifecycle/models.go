@@ -112,5 +112,5 @@ func (l *Lifecycle) keysOf(ctx context.Context, k workspace.Kept, trusts string)
 
 // ModelsChanged puts what the host's file says of models in force in the workspaces that use some.
 func (l *Lifecycle) ModelsChanged(ctx context.Context) {
-	l.again(ctx, func(k *workspace.Kept) bool { return k.Models.Any() }, "a workspace may still use models as the host's file had them; stop it")
+	l.again(ctx, func(k *workspace.Kept) bool { return k.Models.Any() })
 }

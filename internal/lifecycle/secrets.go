@@ -122,11 +122,11 @@ func (l *Lifecycle) secretsOf(ctx context.Context, k workspace.Kept, trusts stri
 func (l *Lifecycle) SecretChanged(ctx context.Context, owner, name string) {
 	l.again(ctx, func(k *workspace.Kept) bool {
 		return k.Owner == owner && k.Secrets.Has(name) || l.cfg.Models != nil && k.Models.Any() && l.cfg.Models.Uses(k, owner, name)
-	}, "a workspace may still use the earlier value of a secret; stop it")
+	})
 }
 
-// again puts what is stored in force in workspaces, and logs failed of those in which it may not be.
-func (l *Lifecycle) again(ctx context.Context, of func(*workspace.Kept) bool, failed string) {
+// again puts what is stored in force in workspaces, and logs of those in which it may not be.
+func (l *Lifecycle) again(ctx context.Context, of func(*workspace.Kept) bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeWithin)
 	defer cancel()
 	var changing sync.WaitGroup
@@ -135,7 +135,7 @@ func (l *Lifecycle) again(ctx context.Context, of func(*workspace.Kept) bool, fa
 			// A start that is under way may have read the earlier value.
 			err := l.Alone(ctx, k.Name, operation.UpdateWorkspace, func(ctx context.Context) error { return l.reached(ctx, k.Name) })
 			if err != nil && !errdefs.IsNotFound(err) {
-				l.cfg.Log.Error(failed, "workspace", k.Name, "error", err)
+				l.cfg.Log.Error("a workspace may still use an earlier secret or model; stop it", "workspace", k.Name, "error", err)
 			}
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -13,7 +14,6 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/budget"
-	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/store"
@@ -110,7 +110,6 @@ func (l *ledger) reserve(ctx context.Context, model string, subjects []subject) 
 		l.log.Warn("a request to a model was refused, because it cannot be counted", "error", err)
 		return nil, fmt.Errorf("the request cannot be counted now: %w", errdefs.ErrUnavailable)
 	}
-	crashpoint.Here("daemon.model.reserved")
 	return r, nil
 }
 
@@ -228,7 +227,7 @@ func (l *ledger) durable(ctx context.Context) error {
 	if f == nil {
 		f = &flight{done: make(chan struct{})}
 		l.next = f
-		go l.write(f)
+		go l.write(f) //nolint:gosec // it is for all that wait, and outlives who began it
 	}
 	l.mu.Unlock()
 	select {
@@ -261,9 +260,7 @@ func (l *ledger) write(f *flight) {
 		}
 		return
 	}
-	for key, c := range next {
-		l.onDisk[key] = c
-	}
+	maps.Copy(l.onDisk, next)
 }
 
 // rows are what is written of subjects, and up to where requests are granted then. l.mu is held.

@@ -99,10 +99,7 @@ func (m *Models) Bind(ctx context.Context, k workspace.Kept, add []workspace.Mod
 	now.Uses = slices.Clone(now.Uses)
 	for _, use := range add {
 		of, err := conf.Model(use.Name)
-		if err == nil {
-			use, err = choose(of, use, k.Owner)
-		}
-		if err == nil && !use.Shared {
+		if use = choose(of, use, k.Owner); err == nil && !use.Shared {
 			err = own
 		}
 		if err == nil {
@@ -123,7 +120,7 @@ func (m *Models) Bind(ctx context.Context, k workspace.Kept, add []workspace.Mod
 
 // choose returns a use with its key: the one that is named, else the host's if it is for the owner, else the owner's
 // secret with the name of the model's variable.
-func choose(of egressconf.Model, use workspace.ModelUse, owner string) (workspace.ModelUse, error) {
+func choose(of egressconf.Model, use workspace.ModelUse, owner string) workspace.ModelUse {
 	switch {
 	case use.Secret != "":
 		use.Shared = false
@@ -132,7 +129,7 @@ func choose(of egressconf.Model, use workspace.ModelUse, owner string) (workspac
 	default:
 		use.Shared, use.Secret = false, of.Key
 	}
-	return use, nil
+	return use
 }
 
 // Check refuses what cannot hold together: models with other things that a workspace has.
@@ -197,7 +194,8 @@ func (m *Models) key(ctx context.Context, of egressconf.Model, use workspace.Mod
 		return bad(errdefs.ErrInvalidArgument, "%v", err)
 	}
 	if !isFor(h.Hosts, to) {
-		return bad(errdefs.ErrInvalidArgument, "the secret %s is not for its host %s; use one that is, or store it anew with --host %[2]s", name, to)
+		return bad(errdefs.ErrInvalidArgument, "the secret %s is not for its host %s; use one that is, or store it anew with --host %[2]s", name,
+			to)
 	}
 	if len(h.Headers) > 0 && !slices.Contains(h.Headers, endpoints.Header(of)) {
 		return bad(errdefs.ErrInvalidArgument, "the secret %s is not for the header %s, in which its host takes keys; store it anew", name,

@@ -75,7 +75,9 @@ func (m *Models) Reserve(ctx context.Context, name id.Workspace, endpoint, model
 	if err := m.prepare(conf, name); err != nil {
 		return nil, err
 	}
-	subjects := slices.Concat(ofWorkspace(name, k.Models.Budget), pair(kindOwner, k.Owner, conf.BudgetOf(k.Owner)), pair(kindModel, endpoint, of.Limits))
+	subjects := slices.Concat(
+		ofWorkspace(name, k.Models.Budget), pair(kindOwner, k.Owner, conf.BudgetOf(k.Owner)), pair(kindModel, endpoint, of.Limits),
+	)
 	counted := endpoints.Subject(endpoint, model)
 	r, err := m.ledger.reserve(ctx, counted, subjects)
 	if err != nil {
@@ -118,11 +120,11 @@ func explain(err error, subjects []subject, k workspace.Kept, of egressconf.Mode
 	}
 	switch slices.IndexFunc(subjects, func(s subject) bool { return s.key == no.Subject }) / 2 {
 	case 0:
-		return fmt.Errorf("%w; it is that of this workspace: \"carrel update %s\" with --model-requests, --model-tokens or --model-money changes it",
-			err, k.Name)
+		return fmt.Errorf("%w; it is that of this workspace: \"carrel update %s\" with --model-requests, --model-tokens or --model-money "+
+			"changes it", err, k.Name)
 	case 1:
-		return fmt.Errorf("%w; it is that of %s for all workspaces: an administrator can change it (model_budgets in the host's egress.yaml)", err,
-			k.Owner)
+		return fmt.Errorf("%w; it is that of %s for all workspaces: an administrator can change it (model_budgets in the host's "+
+			"egress.yaml)", err, k.Owner)
 	}
 	return fmt.Errorf("%w; it is that of the model %s for all workspaces of this host: an administrator can change it", err, of.Name)
 }

@@ -25,10 +25,7 @@ func (m *Models) ListModels(ctx context.Context, p principal.Principal) ([]works
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		of := all[name]
 		x := workspace.ModelOffer{Name: name, API: of.API, URL: of.URL, Budget: budgetOf(of.Limits)}
-		use, err := choose(of, workspace.ModelUse{Name: name}, p.Owner())
-		if err != nil {
-			return nil, own, err
-		}
+		use := choose(of, workspace.ModelUse{Name: name}, p.Owner())
 		x.Key, x.Secret = workspace.KeyOwn, use.Secret
 		switch _, err := m.key(ctx, of, use, p.Owner()); {
 		case ctx.Err() != nil:

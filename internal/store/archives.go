@@ -45,8 +45,8 @@ func (s *Store) RemoveArchive(ctx context.Context, id string) (was bool, err err
 	return n > 0, nil
 }
 
-const archiveColumns = `SELECT id, workspace, key, owner, profile, limits, sha256, size, entries, bytes, created_ns, ttl_ns, idle_ns, reach, models
-	FROM archives `
+const archiveColumns = `SELECT id, workspace, key, owner, profile, limits, sha256, size, entries, bytes, created_ns, ttl_ns, idle_ns, reach,
+	models FROM archives `
 
 // Archives returns all archives, the newest first.
 func (s *Store) Archives(ctx context.Context) ([]workspace.Archive, error) {
