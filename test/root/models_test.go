@@ -268,14 +268,15 @@ func TestModelsOfUsers(t *testing.T) {
 		}
 		return r
 	}
+	m.set(t, who, "set", "ANT_KEY", "planted-"+rand.Text(), "--host", "api.anthropic.com")
 	do("has no secret NARROW_KEY", "create", "--model", "narrow", "a")
 	do("has no secret SHARED_KEY", "create", "--model", "house=SHARED_KEY", "b")
 	do("there is no such model", "create", "--model", "gemini", "c")
-	do("no prices are known", "create", "--model", "house", "--model", "anthropic=X", "--model-money", "1", "d")
+	do("no prices are known", "create", "--model", "house", "--model", "anthropic=ANT_KEY", "--model-money", "1", "d")
 	do("carrel secret set SHARED_KEY", "create", "--allow", "api.test:"+m.port, "--secret", "SHARED_KEY", "e")
 	do("", "create", "--model", "house", "one")
 	do("", "create", "--model", "house", "two")
-	do("", "create", "--allow", "127.0.0.1:"+m.port, "three")
+	do("", "create", "--allow", "*.example.org", "three")
 	ask := func(key string, n int) string {
 		return do("", "exec", key, "--", "/bin/bash", "-c", fmt.Sprintf("for i in $(seq %d); do %s; done", n, modelRequest)).out
 	}
