@@ -377,7 +377,7 @@ var Table = []Row{
 	},
 	{
 		Name: ListModels, Words: "list models", Needs: p.Look, Class: Observe,
-		Help:  "List the models that your workspaces may use, with what is left of their budgets",
+		Help:  "List models that workspaces may use, and what is left",
 		Calls: small("ModelService/ListModels"),
 	},
 	{
