@@ -587,3 +587,19 @@ func TestWhoSeesModelUsage(t *testing.T) {
 		t.Errorf("a token that is limited to some workspaces: %+v, %v", own, err)
 	}
 }
+
+// An archive has the models of its workspace, for the same owner.
+func TestModelsInAnArchive(t *testing.T) {
+	h, _, _ := withModels(t, "")
+	ctx := t.Context()
+	h.desk(alice, "demo", workspace.ModelBudget{Requests: 4}, "house")
+	h.mustDo(failure(h.Archive(ctx, alice, "demo", workspace.ArchiveWanted{Live: true}, nil, nil)))
+	h.mustDo(failure(h.Restore(ctx, alice, workspace.RestoreWanted{From: "demo", Key: "copy"}, nil, nil)))
+	w, err := h.Get(ctx, alice, "copy")
+	if err != nil || !slices.Equal(w.Models.Texts(), []string{"house"}) || w.Models.Budget.Requests != 4 {
+		t.Fatalf("%+v, %v", w.Models, err)
+	}
+	if n := h.granted(w, "house"); n != 4 {
+		t.Errorf("%d of 4 were granted to a restored workspace", n)
+	}
+}

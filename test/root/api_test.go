@@ -167,7 +167,7 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 		// Of secrets, likewise; TestWhoHasWhichSecrets of internal/flow tries another's.
 		"SetSecret", "RotateSecret", "ListSecrets", "RemoveSecret",
 		"ListModels", // those of the host, and the own use; TestWhoSeesModelUsage of internal/flow tries another
-		"Revive", // of what is destroyed; TestRevive of internal/flow tries another's
+		"Revive",     // of what is destroyed; TestRevive of internal/flow tries another's
 		// By ids of their own; test/script/testdata/approvals.txtar tries them.
 		"GetApproval", "AnswerApproval", "RevokePermission", "WatchApprovals",
 	}

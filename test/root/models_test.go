@@ -278,7 +278,7 @@ func TestModelsOfUsers(t *testing.T) {
 	do("", "create", "--model", "house", "two")
 	do("", "create", "--allow", "*.example.org", "three")
 	ask := func(key string, n int) string {
-		return do("", "exec", key, "--", "/bin/bash", "-c", fmt.Sprintf("for i in $(seq %d); do %s; done", n, modelRequest)).out
+		return do("", "exec", key, "--", "/bin/bash", "-c", fmt.Sprintf("for i in $(seq %d); do %s || true; done", n, modelRequest)).out
 	}
 	if out := ask("one", 4) + ask("two", 4); strings.Count(out, "200\n") != 6 || strings.Count(out, "400\n") != 2 {
 		t.Errorf("%s", out)
@@ -304,6 +304,28 @@ func TestModelsOfUsers(t *testing.T) {
 	if !strings.Contains(out, "no name\n") {
 		t.Errorf("%s", out)
 	}
+	// The file is read again with the policy, and holds at once.
+	rules, err := os.ReadFile(m.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reread := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(m.file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		m.carrel(t, "policy", "reload")
+	}
+	reread(strings.Replace(string(rules), "requests: 6", "requests: 7", 1))
+	if out := ask("two", 2); out != "200\n400\n" {
+		t.Errorf("with one request more: %s", out)
+	}
+	reread(strings.Replace(string(rules), "secret: SHARED_KEY, prices", "secret: SHARED_KEY, for: [\"uid:4242\"], prices", 1))
+	arrived := m.asked.Load()
+	if out := ask("two", 1); strings.Contains(out, "200") || m.asked.Load() != arrived {
+		t.Errorf("without the host's key: %s", out)
+	}
+	reread(string(rules))
 	// Each sees the own use, and what is left.
 	if out := do("", "model", "ls").out; !strings.Contains(out, "0 requests today") || !strings.Contains(out, "none: NARROW_KEY") {
 		t.Errorf("%s", out)
