@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/budget"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/store"
@@ -110,6 +111,7 @@ func (l *ledger) reserve(ctx context.Context, model string, subjects []subject) 
 		l.log.Warn("a request to a model was refused, because it cannot be counted", "error", err)
 		return nil, fmt.Errorf("the request cannot be counted now: %w", errdefs.ErrUnavailable)
 	}
+	crashpoint.Here("daemon.model.reserved")
 	return r, nil
 }
 

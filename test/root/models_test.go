@@ -209,7 +209,10 @@ func TestModelsOfWorkspaces(t *testing.T) {
 	x := &finder{values: values}
 	x.look("what the workspace sees", []byte(inside))
 	for _, args := range [][]string{
-		{"inspect", d.Key, "-o", "json"}, {"model", "ls", "-o", "json"}, {"model", "usage", "-o", "json"}, {"audit", "show"},
+		{"inspect", d.Key, "-o", "json"},
+		{"model", "ls", "-o", "json"},
+		{"model", "usage", "-o", "json"},
+		{"audit", "show"},
 		{"egress", "log", "-n", "0", "-o", "json"},
 	} {
 		x.look(strings.Join(args, " "), []byte(m.carrel(t, args...)))

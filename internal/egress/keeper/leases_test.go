@@ -59,7 +59,9 @@ func (b *budget) has() (asked []string, used []egressapi.Usage) {
 }
 
 // leasing starts a fake carrel-egress, which says what the test does. The first start succeeds, and no other.
-func leasing(t *testing.T, b *budget) (say func(egressapi.Report), answer func() egressapi.Granted, ended chan error, far *net.UnixConn, stop func()) {
+func leasing(t *testing.T, b *budget) (
+	say func(egressapi.Report), answer func() egressapi.Granted, ended chan error, far *net.UnixConn, stop func(),
+) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
