@@ -157,6 +157,17 @@ func TestModelsOfWorkspaces(t *testing.T) {
 	if granted, refused := asks(t, d, 200); granted != 59 || refused != 141 || m.asked.Load() != 60 {
 		t.Errorf("%d were granted and %d refused of 200 after one of 60, and %d arrived", granted, refused, m.asked.Load())
 	}
+	// A run as root has a workspace of its own, and says what was used.
+	arrived := m.asked.Load()
+	if r := m.try(nil, "", "run", "--model", "house", "--model-requests", "1", "--", "/bin/bash", "-c", modelRequest+"; "+modelRequest); r.code != 0 ||
+		r.out != "200\n400\n" || !strings.Contains(r.err, "carrel: models: 1 request, 10 tokens, 0.000013\n") {
+		t.Errorf("%+v", r)
+	}
+	m.asked.Store(arrived)
+	if metrics := m.metrics(t); !strings.Contains(metrics, "\n"+`carrel_model_requests_total{model="house",verdict="allowed"} 61`) ||
+		!strings.Contains(metrics, `carrel_model_tokens_total{model="house"} 610`) {
+		t.Errorf("the metrics are\n%s", metrics)
+	}
 	// Another value holds at once, and more requests.
 	m.set(t, nil, "rotate", "SHARED_KEY", values[1])
 	m.carrel(t, "update", "--model-requests", "70", d.Key)
