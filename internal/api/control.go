@@ -50,6 +50,10 @@ func (s workspaces) Update(ctx context.Context, req *request[carrelv1.UpdateRequ
 			Allow: m.GetReachAllow(), Ask: m.GetReachAsk(), Deny: m.GetReachDeny(), Remove: m.GetReachRemove(),
 		},
 		Secrets: workspace.SecretsChange{Add: m.GetSecrets(), Remove: m.GetSecretsRemove()},
+		Models:  workspace.ModelsChange{Add: modelUsesFrom(m.GetModels()), Remove: m.GetModelsRemove()},
+	}
+	if c.Models.Budget, err = modelBudgetFrom(m.GetModelBudget()); err != nil {
+		return nil, errcode.ToWire(err)
 	}
 	if err := c.Limits.OrDefault().Validate(); err != nil {
 		return nil, errcode.ToWire(err)

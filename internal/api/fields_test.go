@@ -37,6 +37,8 @@ var values = map[string][2]any{
 	"CreateRequest.allow":        {"userns", "io_uring"},
 	"CreateTokenRequest.owner":   {"uid:1000", "uid:1001"},
 	"CreateTokenRequest.roles":   {"agent", "operator"},
+	"ModelBudget.money":          {"1.50", "2.50"},
+	"ModelBudget.per":            {"day", "whole"},
 	"GetApprovalRequest.id":      {"ap-0123456789abcdef", "ap-fedcba9876543210"},
 	"RemoveSecretRequest.owner":  {"uid:1000", "uid:1001"},
 	"Limits.disk_bytes":          {1 << 30, 2 << 30},

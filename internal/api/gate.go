@@ -128,6 +128,11 @@ type Gate interface {
 	// RemoveSecret removes one of owner's, "" for p's.
 	RemoveSecret(ctx context.Context, p principal.Principal, owner, name string) error
 
+	// ListModels returns the models of the host as p's owner may use them, and what all workspaces of that owner have used.
+	ListModels(ctx context.Context, p principal.Principal) ([]workspace.ModelOffer, workspace.ModelUsage, error)
+	// ModelUsage of no ref is of all that p reaches, with sums by owner.
+	ModelUsage(ctx context.Context, p principal.Principal, ref string) ([]workspace.ModelUsage, error)
+
 	// The audit log is for those who may read it.
 	MayRead(ctx context.Context, p principal.Principal) error
 	VerifyAudit(ctx context.Context, p principal.Principal) (AuditVerdict, error)

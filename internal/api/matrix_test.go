@@ -44,6 +44,8 @@ var minimal = map[string]string{
 	"SecretService/RotateSecret":       `{"name":"API_KEY","value":"a value that nobody sees"}`,
 	"SecretService/RemoveSecret":       `{"name":"API_KEY"}`,
 	"SecretService/ListSecrets":        `{}`,
+	"ModelService/ListModels":          `{}`,
+	"ModelService/ModelUsage":          `{}`,
 	"WorkspaceService/List":            `{}`,
 	"WorkspaceService/Stats":           `{}`,
 	"WorkspaceService/Watch":           `{}`,

@@ -170,6 +170,7 @@ func NewServer(g Gate, opts Options) *Server {
 	mount(carrelv1connect.NewSystemServiceHandler(system{s}, limits, plain, strictJSON))
 	mount(carrelv1connect.NewTokenServiceHandler(tokens{s}, limits, plain, strictJSON))
 	mount(carrelv1connect.NewSecretServiceHandler(secrets{s}, limits, plain, strictJSON))
+	mount(carrelv1connect.NewModelServiceHandler(models{s}, limits, plain, strictJSON))
 	s.handlers[fdapi.Path] = http.HandlerFunc(s.descriptors)
 	s.calls = map[string]call{
 		fdapi.Create: unary(workspaces{s}.Create),

@@ -36,6 +36,10 @@ func (s workspaces) Create(ctx context.Context, req *request[carrelv1.CreateRequ
 		Key: key, Profile: m.GetProfile(), Limits: limitsFrom(m.GetLimits()), TTL: duration(m.GetTtlMs()), Idle: duration(m.GetIdleTimeoutMs()),
 		NoStart: m.GetNoStart(), Request: m.GetRequestId(), Allow: allow, Wait: duration(m.GetApprovalWaitMs()),
 		Reach: workspace.Reach{Allow: m.GetReachAllow(), Ask: m.GetReachAsk(), Deny: m.GetReachDeny()}.Unique(), Secrets: m.GetSecrets(),
+		Models: modelUsesFrom(m.GetModels()),
+	}
+	if want.ModelBudget, err = modelBudgetFrom(m.GetModelBudget()); err != nil {
+		return nil, errcode.ToWire(err)
 	}
 	grants, err := grantOf(ctx, len(m.GetMounts()))
 	if err != nil {
@@ -193,6 +197,8 @@ func workspaceTo(w Workspace) *carrelv1.Workspace {
 		ReachApproved: w.Reach.Approved,
 		Egress:        w.Egress && w.State.Live(),
 		Secrets:       w.Secrets.Names(),
+		Models:        modelUsesTo(w.Models.Uses),
+		ModelBudget:   modelBudgetTo(w.Models.Budget),
 	}
 }
 

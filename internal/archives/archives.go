@@ -241,7 +241,7 @@ func (s *Archives) pack(ctx context.Context, by principal.Principal, p permit.Pe
 	}
 	a = workspace.Archive{
 		ID: own, Workspace: k.Name, Key: k.Key, Owner: k.Owner, Profile: k.Profile, Limits: k.Limits, CreatedAt: time.Now(),
-		Life: k.Left(time.Now()), Reach: k.Reach,
+		Life: k.Left(time.Now()), Reach: k.Reach, Models: k.Models,
 	}
 	if out != nil {
 		sum := newDigest()
@@ -410,6 +410,7 @@ func (s *Archives) restoreOnce(ctx context.Context, p principal.Principal, at *l
 	if err != nil {
 		return "", err
 	}
+	k.Models = from.Models // its owner is the same; keys are looked for when it starts
 	a, err := authorised.Admit(ctx)
 	if err != nil {
 		return "", err

@@ -27,7 +27,7 @@ import (
 // Bounds of what a Book holds. Names of models come from programs.
 const (
 	// MaxSubjects is how many subjects there are in a Book.
-	MaxSubjects = 10_000
+	MaxSubjects = 50_000
 	// MaxModels is how many models are told apart for a subject. Others count together, under Others.
 	MaxModels = 32
 	// MaxModel is the length of a model's name in bytes.
@@ -139,13 +139,17 @@ func New(prices Prices, s State) (*Book, error) {
 		if err != nil {
 			return nil, err
 		}
-		a.Account = was.clone()
-		a.limits.Period = Whole
-		if was.Day != 0 {
-			a.limits.Period = Day
-		}
+		a.load(was)
 	}
 	return b, nil
+}
+
+func (a *account) load(was Account) {
+	a.Account = was.clone()
+	a.limits.Period = Whole
+	if was.Day != 0 {
+		a.limits.Period = Day
+	}
 }
 
 func (a Account) check() error {
@@ -197,6 +201,43 @@ func (b *Book) Set(subject string, l Limits) error {
 		a.Account = Account{Models: map[string]Sum{}}
 	}
 	a.limits = l
+	return nil
+}
+
+// Load gives a Book that does not know a subject what was counted for it before. The period that it then has is that of
+// the Account. A subject that is known stays as it is.
+func (b *Book) Load(subject string, was Account) error {
+	if err := was.check(); err != nil {
+		return fmt.Errorf("cannot use what was counted for %.60q: %w", subject, err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.accounts[subject] != nil {
+		return nil
+	}
+	a, err := b.account(subject)
+	if err != nil {
+		return err
+	}
+	a.load(was)
+	return nil
+}
+
+// Knows reports whether something was counted or set for a subject.
+func (b *Book) Knows(subject string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.accounts[subject] != nil
+}
+
+// Price has another table hold for what is counted from now on.
+func (b *Book) Price(prices Prices) error {
+	if err := prices.Check(); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.prices = prices
 	return nil
 }
 
@@ -293,6 +334,7 @@ type Reservation struct {
 	book     *Book
 	model    string
 	accounts []*account
+	days     []int64 // of the accounts, when they were charged
 	once     sync.Once
 }
 
@@ -322,6 +364,7 @@ func (b *Book) Reserve(now time.Time, model string, subjects ...string) (*Reserv
 	}
 	for _, a := range r.accounts {
 		a.count(model, 1, 0, 0)
+		r.days = append(r.days, a.Day)
 	}
 	return r, nil
 }
@@ -340,8 +383,23 @@ func (r *Reservation) Spend(now time.Time, u Usage) {
 	})
 }
 
+// Cancel takes a request back that was not made after all. After Spend it does nothing, and Spend does nothing after it.
+func (r *Reservation) Cancel() {
+	r.once.Do(func() {
+		r.book.mu.Lock()
+		defer r.book.mu.Unlock()
+		for i, a := range r.accounts {
+			if a.Day == r.days[i] {
+				a.uncount(r.model)
+			}
+		}
+	})
+}
+
 // Cost returns what a use of a model costs, and false if it has no price.
 func (b *Book) Cost(model string, u Usage) (Money, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	price, ok := b.prices.of(model)
 	return price.cost(u), ok
 }
@@ -357,4 +415,18 @@ func (a *account) count(model string, requests, tokens int64, money Money) {
 	s := a.Models[model]
 	s.add(requests, tokens, money)
 	a.Models[model] = s
+}
+
+// uncount takes one request from the sums.
+func (a *account) uncount(model string) {
+	a.Requests = max(a.Requests-1, 0)
+	s, known := a.Models[model]
+	if !known {
+		model = Others
+		s, known = a.Models[model]
+	}
+	if known {
+		s.Requests = max(s.Requests-1, 0)
+		a.Models[model] = s
+	}
 }

@@ -352,3 +352,56 @@ func TestLimitsHold(t *testing.T) {
 		}
 	})
 }
+
+// A request that is taken back leaves room for another one, once, and not in a later day.
+func TestCancel(t *testing.T) {
+	b := book(t, nil, map[string]budget.Limits{"w": {Period: budget.Day, Requests: 1}})
+	for range 3 {
+		r, err := b.Reserve(noon, "m", "w")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Cancel()
+		r.Cancel()
+		r.Spend(noon, budget.Usage{Input: 5}) // is ignored
+		if u := b.Used(noon, "w"); u.Requests != 0 || u.Tokens != 0 || u.Models["m"].Requests != 0 {
+			t.Fatalf("%+v", u)
+		}
+	}
+	r, err := b.Reserve(noon, "m", "w")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tomorrow := noon.AddDate(0, 0, 1)
+	if _, err := b.Reserve(tomorrow, "m", "w"); err != nil {
+		t.Fatal(err)
+	}
+	r.Cancel()
+	if u := b.Used(tomorrow, "w"); u.Requests != 1 {
+		t.Errorf("what was taken back yesterday counts today: %+v", u)
+	}
+}
+
+// What was counted before is loaded once, with its period.
+func TestLoad(t *testing.T) {
+	b := book(t, nil, nil)
+	was := budget.Account{Day: noon.Unix() / 86400, Sum: budget.Sum{Requests: 3}}
+	if b.Knows("w") {
+		t.Error("it is known")
+	}
+	for range 2 {
+		if err := b.Load("w", was); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Set("w", budget.Limits{Period: budget.Day, Requests: 4}); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = b.Reserve(noon, "m", "w")
+		if u := b.Used(noon, "w"); u.Requests != 4 || !b.Knows("w") {
+			t.Errorf("%+v", u)
+		}
+	}
+	if err := b.Load("x", budget.Account{Sum: budget.Sum{Tokens: -1}}); !errdefs.IsInvalidArgument(err) {
+		t.Error(err)
+	}
+}

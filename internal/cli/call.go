@@ -24,6 +24,7 @@ type (
 	approvals  = carrelv1connect.ApprovalServiceClient
 	tokens     = carrelv1connect.TokenServiceClient
 	secrets    = carrelv1connect.SecretServiceClient
+	models     = carrelv1connect.ModelServiceClient
 	records    = carrelv1connect.AuditServiceClient
 	system     = carrelv1connect.SystemServiceClient
 )
@@ -44,6 +45,8 @@ func service[S any](c *carrel.Client) S {
 		s = c.Tokens()
 	case *secrets:
 		s = c.Secrets()
+	case *models:
+		s = c.Models()
 	case *records:
 		s = c.Audit()
 	case *system:

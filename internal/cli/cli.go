@@ -66,6 +66,7 @@ var commandTable = []struct {
 	{"update", "workspaces", (*app).updateCommand},
 	{"egress", "workspaces", (*app).egressCommand},
 	{"secret", "workspaces", (*app).secretCommand},
+	{"model", "workspaces", (*app).modelCommand},
 	{"destroy", "workspaces", (*app).destroyCommand},
 	{"archive", "workspaces", (*app).archiveCommand},
 	{"restore", "workspaces", (*app).restoreCommand},

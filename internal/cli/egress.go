@@ -30,14 +30,17 @@ func openingsAndHosts(allow []string) (set []workspace.Opening, hosts []string, 
 // egress is what a run may reach: what the flags say, and with any of them what the caller's file says.
 // mounts are what the command sees of the host.
 func (a *app) egress(ctx context.Context, x *runFlags, hosts []string, mounts []workspace.Mount) (e rootless.Egress, err error) {
-	if len(x.models) == 0 && x.modelRequests+x.modelTokens > 0 {
-		return e, fmt.Errorf("cannot bound models that are not there: add --model NAME, or leave --model-requests and --model-tokens out: %w",
-			errdefs.ErrInvalidArgument)
+	if len(x.models.names) == 0 && x.models.budget() != nil {
+		return e, noModels()
 	}
-	if min(x.modelRequests, x.modelTokens) < 0 {
+	if x.models.money != "" || x.models.per != "" {
+		return e, fmt.Errorf("cannot use --model-money or --model-per without root: a run has no period, and its budget in money is that of the "+
+			"model in your egress.yaml; leave them out: %w", errdefs.ErrInvalidArgument)
+	}
+	if min(x.models.requests, x.models.tokens) < 0 {
 		return e, fmt.Errorf("cannot use a negative bound: leave --model-requests or --model-tokens out for none: %w", errdefs.ErrInvalidArgument)
 	}
-	if len(hosts)+len(x.ask)+len(x.deny)+len(x.secrets)+len(x.models) == 0 {
+	if len(hosts)+len(x.ask)+len(x.deny)+len(x.secrets)+len(x.models.names) == 0 {
 		return e, nil
 	}
 	var writable []string
@@ -47,10 +50,10 @@ func (a *app) egress(ctx context.Context, x *runFlags, hosts []string, mounts []
 		}
 	}
 	reach := workspace.Reach{Allow: hosts, Ask: x.ask, Deny: x.deny}
-	if e, err = rootless.ReadEgress(ctx, reach, x.secrets, x.models, written(writable...), os.Getenv); err != nil {
+	if e, err = rootless.ReadEgress(ctx, reach, x.secrets, x.models.names, written(writable...), os.Getenv); err != nil {
 		return e, err
 	}
-	e.Models.Requests, e.Models.Tokens = x.modelRequests, x.modelTokens
+	e.Models.Requests, e.Models.Tokens = x.models.requests, x.models.tokens
 	e.Refused = func(text string) { _ = say(a.Err, "carrel: %s\n", text) }
 	e.Binary, err = findProgram("carrel-egress")
 	return e, err

@@ -33,9 +33,8 @@ type runFlags struct {
 	volumes, accept []string
 	allow, deny     []string
 	ask             []string
-	secrets, models []string
-	modelRequests   int64
-	modelTokens     int64
+	secrets         []string
+	models          modelFlags
 	report, ids     string
 }
 
@@ -70,9 +69,10 @@ answers that. Without root nobody can be asked so far, and the connection is ref
 secret on its way to the hosts it is for. As root it takes the secret of that name that the
 daemon keeps, and has it keep your variable if there is none.
 
---model NAME, without root, serves the API of a model inside, with the key put in outside:
+--model NAME serves the API of a model inside, with the key put in outside:
 ANTHROPIC_BASE_URL or OPENAI_BASE_URL say where. --model-requests and --model-tokens bound its
-use, and at the end carrel says what was used.
+use, and at the end carrel says what was used. Without root the key is a variable of yours, as
+root one that the daemon keeps: see "carrel model --help".
 
 --allow userns, mounts or io_uring lets the command use what is
 closed otherwise, which is reported: see "carrel create --help".
@@ -106,11 +106,10 @@ carrel's own are 125, 126 and 127.`,
 	f.StringArrayVar(&x.secrets, "secret", nil, "give the hosts that the variable `NAME` is for its value, and the command a placeholder; "+
 		"NAME@HOST for other hosts; may be repeated")
 	completeFrom(c, "secret", rootless.SecretNames()...)
-	f.StringArrayVar(&x.models, "model", nil, "let the command use the model `NAME` with your key, which it does not see: anthropic, openai "+
-		"or one of egress.yaml; may be repeated")
+	f.StringArrayVar(&x.models.names, "model", nil, "let the command use the model `NAME` with your key, which it does not see: anthropic, "+
+		"openai or one of egress.yaml; may be repeated")
 	completeFrom(c, "model", rootless.ModelNames()...)
-	f.Int64Var(&x.modelRequests, "model-requests", 0, "make at most `N` requests to models")
-	f.Int64Var(&x.modelTokens, "model-tokens", 0, "make no further request to a model once `N` tokens are used")
+	x.models.addBudget(c)
 	c.RunE = func(c *cobra.Command, args []string) error { return a.run(c, args, &x) }
 	return c
 }
@@ -343,9 +342,12 @@ func (a *app) runRoot(
 	if err != nil {
 		return err
 	}
-	if len(x.models) > 0 || x.modelRequests != 0 || x.modelTokens != 0 {
-		return fmt.Errorf("cannot use --model as root: workspaces of the daemon get no models so far; run it as an ordinary user: %w",
-			errdefs.ErrNotImplemented)
+	if len(x.models.names) == 0 && x.models.budget() != nil {
+		return noModels()
+	}
+	use, err := x.models.uses()
+	if err != nil {
+		return err
 	}
 	reach := workspace.Reach{Allow: hosts, Ask: x.ask, Deny: x.deny}
 	if err := newReach(ctx, &reach, mounts); err != nil {
@@ -365,7 +367,7 @@ func (a *app) runRoot(
 	key := "run:" + string(id.NewTrace())
 	w, _, err := create(ctx, client, &carrelv1.CreateRequest{
 		Key: key, Allow: workspace.OpeningNames(allow), Secrets: names,
-		ReachAllow: reach.Allow, ReachAsk: reach.Ask, ReachDeny: reach.Deny,
+		ReachAllow: reach.Allow, ReachAsk: reach.Ask, ReachDeny: reach.Deny, Models: use, ModelBudget: x.models.budget(),
 	}, mounts)
 	if errdefs.IsUnavailable(err) {
 		return noDaemon(err)
@@ -376,6 +378,9 @@ func (a *app) runRoot(
 	name := w.GetName()
 	a.tellRoots(w)
 	defer func() {
+		if len(use) > 0 {
+			a.tellModels(ctx, client, name)
+		}
 		if x.keep {
 			_ = say(a.Err, "carrel: the workspace is kept: %s\n", name)
 			return

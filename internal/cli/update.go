@@ -12,7 +12,8 @@ import (
 func (a *app) updateCommand() *cobra.Command {
 	var l limitFlags
 	var key string
-	var allow, asked, deny, uses, unused []string
+	var allow, asked, deny, uses, unused, unmodels []string
+	var m modelFlags
 	c := &cobra.Command{
 		Use:   "update [flags] WORKSPACE",
 		Short: help(operation.UpdateWorkspace),
@@ -21,10 +22,12 @@ are in force at once; open files from the next start on. A memory limit below
 what the commands use is refused. A lifetime counts from now. --allow, --ask and --deny add
 rules of the network, as "carrel egress" does, which removes them too. --secret and
 --secret-rm are for the secrets that it uses: they hold at once, and commands that start
-later have the placeholders.`,
+later have the placeholders. --model and --model-rm are for models; --model-requests,
+--model-tokens and --model-money change a limit, and take it away with -1.`,
 		Example: `  carrel update --memory 2GiB --pids 1000 demo
   carrel update --ttl 7d demo
   carrel update --secret GITHUB_TOKEN demo
+  carrel update --model anthropic --model-requests 500 demo
   carrel update --key "telegram:-100124" chat-1a2b3c4d`,
 		Args:              exactly("WORKSPACE"),
 		ValidArgsFunction: onlyFirst(a.completeWorkspaces()),
@@ -38,6 +41,9 @@ later have the placeholders.`,
 	a.secretFlag(c, &uses)
 	c.Flags().StringArrayVar(&unused, "secret-rm", nil, "take the secret `NAME` from it; may be repeated")
 	_ = c.RegisterFlagCompletionFunc("secret-rm", a.completeSecret()) // the flag is there
+	a.addModels(c, &m)
+	c.Flags().StringArrayVar(&unmodels, "model-rm", nil, "take the model `NAME` from it; may be repeated")
+	_ = c.RegisterFlagCompletionFunc("model-rm", a.completeModel()) // the flag is there
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
 		changes := false
 		c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
@@ -50,6 +56,10 @@ later have the placeholders.`,
 		if err != nil {
 			return nil, nil, err
 		}
+		use, err := m.uses()
+		if err != nil {
+			return nil, nil, err
+		}
 		names, err := a.useSecrets(c.Context(), uses)
 		if err != nil {
 			return nil, nil, err
@@ -57,16 +67,17 @@ later have the placeholders.`,
 		req := &carrelv1.UpdateRequest{
 			Workspace: args[0], Limits: l.asked(), Key: key, TtlMs: int64(l.ttl), IdleTimeoutMs: int64(l.idle), RequestId: l.request,
 			ReachAllow: hosts, ReachAsk: asked, ReachDeny: deny, Secrets: names, SecretsRemove: unused,
+			Models: use, ModelsRemove: unmodels, ModelBudget: m.budget(),
 		}
 		if err := a.expandReach(c.Context(), req); err != nil {
 			return nil, nil, err
 		}
-		m, err := ask(c.Context(), a, workspaces.Update, req)
+		res, err := ask(c.Context(), a, workspaces.Update, req)
 		if err != nil {
 			return nil, nil, err
 		}
-		a.tellStricter(req, m.GetWorkspace())
-		a.progress("%s is changed.", m.GetWorkspace().GetName())
-		return objectOf(m.GetWorkspace()), nil, nil
+		a.tellStricter(req, res.GetWorkspace())
+		a.progress("%s is changed.", res.GetWorkspace().GetName())
+		return objectOf(res.GetWorkspace()), nil, nil
 	})
 }

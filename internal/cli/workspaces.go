@@ -23,6 +23,7 @@ func (a *app) createCommand() *cobra.Command {
 	var noStart bool
 	var volumes, allow, uses []string
 	var reach workspace.Reach
+	var m modelFlags
 	var wait time.Duration
 	c := &cobra.Command{
 		Use:   "create [flags] KEY",
@@ -43,10 +44,14 @@ egress --help". Without a rule they reach nothing.
 
 --secret NAME gives commands a placeholder in the variable NAME, which becomes your secret on
 its way to the hosts that this is for: see "carrel secret --help". If you keep no secret of
-that name, your variable NAME is kept as one first.`,
+that name, your variable NAME is kept as one first.
+
+--model NAME serves the API of a model inside, with the host's key or yours: see "carrel model
+--help".`,
 		Example: `  carrel create demo
   carrel create --allow @github --allow example.org demo
   carrel create --allow @llm --secret ANTHROPIC_API_KEY agent
+  carrel create --model anthropic --model-requests 200 assistant
   carrel create --allow userns browser
   carrel create -v .:/workspace -v ~/data:/mnt/data:ro demo
   carrel create --memory 256MiB --pids 200 build
@@ -63,6 +68,7 @@ that name, your variable NAME is kept as one first.`,
 	askFlag(c, &reach.Ask)
 	denyFlag(c, &reach.Deny)
 	a.secretFlag(c, &uses)
+	a.addModels(c, &m)
 	waitFlag(c, &wait)
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
 		mounts, err := parseVolumes(volumes)
@@ -80,6 +86,10 @@ that name, your variable NAME is kept as one first.`,
 		if err := newReach(c.Context(), &reach, mounts); err != nil {
 			return nil, nil, err
 		}
+		use, err := m.uses()
+		if err != nil {
+			return nil, nil, err
+		}
 		names, err := a.useSecrets(c.Context(), uses)
 		if err != nil {
 			return nil, nil, err
@@ -92,6 +102,7 @@ that name, your variable NAME is kept as one first.`,
 			Key: args[0], Limits: l.asked(), NoStart: noStart, Profile: profile, TtlMs: int64(l.ttl), IdleTimeoutMs: int64(l.idle),
 			RequestId: l.request, Allow: workspace.OpeningNames(openings), Secrets: names,
 			ReachAllow: reach.Allow, ReachAsk: reach.Ask, ReachDeny: reach.Deny,
+			Models: use, ModelBudget: m.budget(),
 		}
 		w, created, err := create(c.Context(), client, req, mounts)
 		if name, asks := carrel.ApprovalOf(err); asks && wait > 0 {
@@ -272,6 +283,8 @@ func workspaceText(w *carrelv1.Workspace, all bool) printer {
 		{"allows", strings.Join(w.GetAllow(), ", ")},
 		{"reaches", reachText(w)},
 		{"secrets", strings.Join(w.GetSecrets(), ", ")},
+		{"models", modelsText(w.GetModels())},
+		{"model budget", budgetText(w.GetModelBudget())},
 	}...)
 	for _, m := range w.GetMounts() {
 		mode := "read-write"

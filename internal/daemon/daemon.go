@@ -267,8 +267,17 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 			allowed, why := g.Connect(name, to, egressapi.AskWithin, ctx.Done())
 			return keeper.Answer{Allow: allowed, Reason: why}
 		},
+		Reserve: func(ctx context.Context, name id.Workspace, endpoint, model string) (func(egressapi.Usage), error) {
+			return g.Reserve(ctx, name, endpoint, model)
+		},
 	})
-	defer closing("ways out", func() error { out.Shutdown(); return nil })
+	defer closing("ways out", func() error {
+		out.Shutdown()
+		if g == nil {
+			return nil
+		}
+		return g.Models.Close(context.WithoutCancel(ctx)) // what the ways have told last
+	})
 	disk := room.NewGauge(stateDir(cfg), log, audited, db, reserve)
 	disk.Look(ctx, time.Now()) // a daemon that starts on a full disk is in that state from the start
 	g = flow.New(flow.Config{
@@ -300,6 +309,8 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 		RecordBudget:  gate.Budget{Rate: cfg.AuditOwnerRate, Daily: cfg.AuditOwnerDaily},
 		KeepAudit:     audit.Keep{Age: cfg.AuditRetention, Size: cfg.AuditRetentionSize},
 		Observe:       seen.passed,
+		Models:        out.Conf,
+		ModelCounted:  func(endpoint string, refused bool, tokens int64) { seen.model(out.Conf(), endpoint, refused, tokens) },
 		Ways:          out,
 		Disk:          disk,
 		Sealer:        sealer,

@@ -15,6 +15,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/config"
 	"github.com/carrel-dev/carrel/internal/egressapi"
+	"github.com/carrel-dev/carrel/internal/egressconf"
 	"github.com/carrel-dev/carrel/internal/flow"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/telemetry"
@@ -53,6 +54,14 @@ func (o *observer) states(g *flow.Flow, log *audit.Log) {
 // connection counts a connection out of a workspace.
 func (o *observer) connection(c egressapi.Connection) {
 	o.metrics.Connections(c.Way, c.Refused != "", c.Count, c.SentBytes, c.ReceivedBytes)
+}
+
+// model counts a request to a model. The labels are the models that the host's file names.
+func (o *observer) model(conf *egressconf.Config, endpoint string, refused bool, tokens int64) {
+	if _, err := conf.Model(endpoint); err != nil {
+		endpoint = "other"
+	}
+	o.metrics.Model(endpoint, refused, tokens)
 }
 
 // passed records one operation; the gate calls it.

@@ -20,10 +20,12 @@ type Secret struct {
 	Sending httprule.Sending `json:"sending,omitzero"`
 }
 
-// Secrets are those of a workspace, with the authority that its programs trust: see Setup.
+// Secrets are those of a workspace, with the authority that its programs trust, and the models whose keys are put in
+// outside: see Setup.
 type Secrets struct {
-	CA   Private
-	List []Secret
+	CA     Private
+	List   []Secret
+	Models []Model
 }
 
 // Private is a text that is sent on the control socket: its JSON has it, and nothing else prints it.

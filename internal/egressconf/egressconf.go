@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/goccy/go-yaml"
 
+	"github.com/carrel-dev/carrel/internal/budget"
 	"github.com/carrel-dev/carrel/internal/netrule"
 )
 
@@ -36,6 +37,8 @@ type Config struct {
 	Proxy *Proxy
 	// Models are the built-in ones and those of the file; nil is the built-in ones.
 	Models map[string]Model
+	// ModelBudgets are those of owners and Everybody, in a host's file: see BudgetOf.
+	ModelBudgets map[string]budget.Limits
 	// Clients finds the sets of package clients, which Sets replace. Optional.
 	Clients Lookup
 }
@@ -60,7 +63,8 @@ type file struct {
 		Deny  []string `yaml:"deny"`
 	} `yaml:"profiles"`
 
-	Models map[string]fileModel `yaml:"models"`
+	Models       map[string]fileModel  `yaml:"models"`
+	ModelBudgets map[string]fileBudget `yaml:"model_budgets"`
 }
 
 // Default is the configuration without a file.
@@ -114,6 +118,9 @@ func ParseWith(name string, b []byte, clients Lookup) (*Config, error) {
 		return nil, bad(err)
 	}
 	if c.Models, err = models(f.Models); err != nil {
+		return nil, bad(err)
+	}
+	if c.ModelBudgets, err = modelBudgets(f.ModelBudgets, c.Models); err != nil {
 		return nil, bad(err)
 	}
 	for name, p := range f.Profiles {

@@ -1,9 +1,11 @@
 package egressconf
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -28,10 +30,25 @@ type Model struct {
 	Key string
 	// KeepStreams leaves requests for streams as they are.
 	KeepStreams bool
-	// Limits hold for each run.
+	// Limits hold for each run, and in a host's file for all workspaces together.
 	Limits budget.Limits
 	Prices budget.Prices
+	// Secret is the name of root's secret that is the key for others too; "" is none. For are the owners who may use it,
+	// as "uid:1000"; without any everybody may.
+	Secret string
+	For    []string
 }
+
+// SharedWith reports whether an owner may use the key of the host's administrator.
+func (m *Model) SharedWith(owner string) bool {
+	return m.Secret != "" && (len(m.For) == 0 || owner == SharedOwner || slices.Contains(m.For, owner))
+}
+
+// SharedOwner keeps the secrets that models of a host's file share.
+const SharedOwner = "uid:0"
+
+// Everybody is the name in model_budgets that stands for each owner without a budget of its own.
+const Everybody = "everybody"
 
 // builtInModels are those that need no file.
 var builtInModels = map[string]Model{
@@ -50,12 +67,71 @@ type fileModel struct {
 	KeepStreams bool                         `yaml:"keep_streams"`
 	Budget      fileBudget                   `yaml:"budget"`
 	Prices      map[string]map[string]string `yaml:"prices"`
+	Secret      string                       `yaml:"secret"`
+	For         []string                     `yaml:"for"`
 }
 
 type fileBudget struct {
 	Requests int64  `yaml:"requests"`
 	Tokens   int64  `yaml:"tokens"`
 	Money    string `yaml:"money"`
+	Per      string `yaml:"per"`
+}
+
+// read returns the limits of a budget; per is the period if it says none.
+func (f fileBudget) read(per budget.Period) (l budget.Limits, err error) {
+	l = budget.Limits{Period: cmp.Or(budget.Period(f.Per), per), Requests: f.Requests, Tokens: f.Tokens}
+	if f.Money != "" {
+		if l.Money, err = budget.ParseMoney(f.Money); err != nil {
+			return l, fmt.Errorf("budget: %w", err)
+		}
+	}
+	return l, l.Check()
+}
+
+// isOwner reports whether a text is an owner, as "uid:1000".
+func isOwner(text string) bool {
+	digits, ok := strings.CutPrefix(text, "uid:")
+	n, err := strconv.ParseUint(digits, 10, 32)
+	return ok && err == nil && strconv.FormatUint(n, 10) == digits
+}
+
+// modelBudgets reads the budgets of owners.
+func modelBudgets(of map[string]fileBudget, all map[string]Model) (map[string]budget.Limits, error) {
+	budgets := map[string]budget.Limits{}
+	for _, who := range slices.Sorted(maps.Keys(of)) {
+		if who != Everybody && !isOwner(who) {
+			return nil, fmt.Errorf("model_budgets: %.40q is no owner; write uid:1000 or %s: %w", who, Everybody, errdefs.ErrInvalidArgument)
+		}
+		l, err := of[who].read(budget.Day)
+		if err != nil {
+			return nil, fmt.Errorf("model_budgets of %s: %w", who, err)
+		}
+		if l.Money > 0 {
+			for name, m := range all {
+				if len(m.Prices) > 0 {
+					continue
+				}
+				if _, builtIn := builtInModels[name]; !builtIn || m.Secret != "" {
+					return nil, fmt.Errorf("model_budgets of %s: the budget is in money, and the model %s has no prices; add prices: %w", who, name,
+						errdefs.ErrInvalidArgument)
+				}
+			}
+		}
+		budgets[who] = l
+	}
+	return budgets, nil
+}
+
+// BudgetOf returns the budget of all workspaces of an owner together: the owner's own, else everybody's. Without either
+// nothing is bound; an own one that is empty exempts its owner.
+func (c *Config) BudgetOf(owner string) budget.Limits {
+	for _, of := range []string{owner, Everybody} {
+		if l, there := c.ModelBudgets[of]; there {
+			return l
+		}
+	}
+	return budget.Limits{Period: budget.Day}
 }
 
 // models reads the models of a file, and adds the built-in ones.
@@ -93,14 +169,16 @@ func (m *Model) read(f fileModel) (err error) {
 		return fmt.Errorf("write url: https://HOST/PATH: %w", errdefs.ErrInvalidArgument)
 	case !isVariable(m.Key): // it may be the key itself, and is not shown
 		return fmt.Errorf("its key is not the name of a variable; write key: NAME, and never the key itself: %w", errdefs.ErrInvalidArgument)
+	case f.Secret != "" && CheckSecretName(f.Secret) != nil:
+		return fmt.Errorf("its secret is not the name of one; write secret: NAME, and never the key itself: %w", errdefs.ErrInvalidArgument)
+	case f.Secret == "" && len(f.For) > 0:
+		return fmt.Errorf("for names who may use the key that secret names, and there is none; add secret: NAME: %w", errdefs.ErrInvalidArgument)
 	}
-	m.Limits = budget.Limits{Period: budget.Whole, Requests: f.Budget.Requests, Tokens: f.Budget.Tokens}
-	if f.Budget.Money != "" {
-		if m.Limits.Money, err = budget.ParseMoney(f.Budget.Money); err != nil {
-			return fmt.Errorf("budget: %w", err)
-		}
+	if i := slices.IndexFunc(f.For, func(who string) bool { return !isOwner(who) }); i >= 0 {
+		return fmt.Errorf("for: %.40q is no owner; write uid:1000: %w", f.For[i], errdefs.ErrInvalidArgument)
 	}
-	if err := m.Limits.Check(); err != nil {
+	m.Secret, m.For = f.Secret, f.For
+	if m.Limits, err = f.Budget.read(budget.Day); err != nil {
 		return err
 	}
 	m.Prices = budget.Prices{}
@@ -137,12 +215,17 @@ func (m *Model) read(f fileModel) (err error) {
 	return m.Prices.Check()
 }
 
+// AllModels returns the models that there are, by their names.
+func (c *Config) AllModels() map[string]Model {
+	if c.Models == nil {
+		return builtInModels
+	}
+	return c.Models
+}
+
 // Model returns a model by its name.
 func (c *Config) Model(name string) (Model, error) {
-	all := c.Models
-	if all == nil {
-		all = builtInModels
-	}
+	all := c.AllModels()
 	m, ok := all[name]
 	if !ok {
 		return m, fmt.Errorf("cannot use --model %.60q: there is no such model; use %s, or add it to egress.yaml: %w",

@@ -31,14 +31,14 @@ models:
 	for name, want := range map[string]egressconf.Model{
 		"anthropic": {
 			Name: "anthropic", API: egressconf.Anthropic, URL: "https://api.anthropic.com", Key: "ANTHROPIC_API_KEY",
-			Limits: budget.Limits{Period: budget.Whole, Requests: 10, Tokens: 5000, Money: 2_500_000_000},
+			Limits: budget.Limits{Period: budget.Day, Requests: 10, Tokens: 5000, Money: 2_500_000_000},
 			// What is written to a cache has no price of its own.
 			Prices: budget.Prices{"claude-*": {Input: 3e9, Output: 15e9, CachedInput: 3e8, CacheWrite: 3e9}},
 		},
 		"openai": {Name: "openai", API: egressconf.OpenAI, URL: "https://api.openai.com/v1", Key: "OPENAI_API_KEY"},
 		"local": {
 			Name: "local", API: egressconf.OpenAI, URL: "https://llm.example:8443/v1", Key: "LOCAL_KEY", KeepStreams: true,
-			Limits: budget.Limits{Period: budget.Whole}, Prices: budget.Prices{},
+			Limits: budget.Limits{Period: budget.Day}, Prices: budget.Prices{},
 		},
 	} {
 		got, err := c.Model(name)
@@ -76,10 +76,53 @@ func TestModelsThatAreWrong(t *testing.T) {
 		"openai: {prices: {x: {input: 1, output: 1e3}}}":     "amount of money",
 		"openai: {prices: {x: {in: 1}}}":                     "use input, output",
 		"openai: {keys: X}":                                  "unknown field",
+		"openai: {secret: " + key + "}":                      "not the name of one",
+		"openai: {for: [\"uid:1\"]}":                         "add secret: NAME",
+		"openai: {secret: S, for: [root]}":                   "no owner",
+		"openai: {secret: S, for: [\"uid:01\"]}":             "no owner",
+		"openai: {budget: {per: week}}":                      "use day or whole",
+		"openai: {}\nmodel_budgets: {root: {}}":              "write uid:1000 or everybody",
+		"openai: {}\nmodel_budgets: {everybody: {per: x}}":   "use day or whole",
+		"x: {api: openai, url: \"https://x.example\", key: K}\nmodel_budgets: {everybody: {money: 1}}": "add prices",
 	} {
 		_, err := egressconf.Parse("f", []byte("models:\n  "+text+"\n"))
 		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), key) {
 			t.Errorf("%s: %v", text, err)
 		}
+	}
+}
+
+// A host's file says who may use its keys, and how much each user may use.
+func TestModelsOfAHost(t *testing.T) {
+	c, err := egressconf.Parse("f", []byte(`models:
+  openai: {secret: S, for: ["uid:1000"], budget: {tokens: 7, per: whole}}
+  anthropic: {secret: S}
+model_budgets: {everybody: {requests: 5}, "uid:1000": {tokens: 9, per: whole}, "uid:0": {}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	narrow, wide := c.Models["openai"], c.Models["anthropic"]
+	for owner, want := range map[string][2]bool{"uid:1000": {true, true}, "uid:1001": {false, true}, "uid:0": {true, true}} {
+		if got := [2]bool{narrow.SharedWith(owner), wide.SharedWith(owner)}; got != want {
+			t.Errorf("%s: %v", owner, got)
+		}
+	}
+	if narrow.Limits != (budget.Limits{Period: budget.Whole, Tokens: 7}) {
+		t.Errorf("%+v", narrow.Limits)
+	}
+	for owner, want := range map[string]budget.Limits{
+		"uid:1000": {Period: budget.Whole, Tokens: 9}, "uid:1001": {Period: budget.Day, Requests: 5}, "uid:0": {Period: budget.Day},
+	} {
+		if got := c.BudgetOf(owner); got != want {
+			t.Errorf("%s: %+v", owner, got)
+		}
+	}
+	own := egressconf.Default()
+	if l := own.BudgetOf("uid:1000"); l != (budget.Limits{Period: budget.Day}) {
+		t.Errorf("%+v", l)
+	}
+	if m, err := own.Model("openai"); err != nil || m.SharedWith("uid:0") {
+		t.Errorf("%+v, %v", m, err)
 	}
 }

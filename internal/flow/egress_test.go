@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -18,6 +19,7 @@ import (
 
 // outside is what is told of rules of the network, and refuses those of *.bad.
 type outside struct {
+	mu                   sync.Mutex // of what Open and Change append to
 	told, opened, closed []string
 	fail, unopened       error
 	checked              []string // secrets, by CheckSecrets
@@ -70,15 +72,22 @@ func shownSecrets(s egressapi.Secrets) (text string) {
 	for _, x := range s.List {
 		text += " " + x.Name + "=" + x.Value.Reveal()
 	}
+	for _, m := range s.Models {
+		text += " model " + m.Name + "=" + m.Key.Reveal()
+	}
 	return text
 }
 
 func (o *outside) Open(_ context.Context, name id.Workspace, r workspace.Reach, s egressapi.Secrets) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.opened = append(o.opened, fmt.Sprint(name, " ", strings.Join(r.Texts(), ","), shownSecrets(s)))
 	return o.unopened
 }
 
 func (o *outside) Change(_ context.Context, name id.Workspace, r workspace.Reach, s egressapi.Secrets) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.told = append(o.told, fmt.Sprint(name, " ", strings.Join(r.Texts(), ","), shownSecrets(s)))
 	return o.fail
 }

@@ -20,11 +20,13 @@ import (
 	"github.com/carrel-dev/carrel/internal/auditing"
 	"github.com/carrel-dev/carrel/internal/commands"
 	"github.com/carrel-dev/carrel/internal/egress/bindings"
+	"github.com/carrel-dev/carrel/internal/egressconf"
 	"github.com/carrel-dev/carrel/internal/events"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/judge"
 	"github.com/carrel-dev/carrel/internal/lifecycle"
+	"github.com/carrel-dev/carrel/internal/models"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
@@ -57,6 +59,11 @@ type Config struct {
 	Network func() error
 	// Ways are the ways out of what runs. Optional; they are shut down by their owner, behind Close.
 	Ways lifecycle.Ways
+	// Models is what holds for the models of the host at that time. Optional: without it no workspace uses one. ModelClock
+	// is the clock of their budgets, for tests. ModelCounted is told of each request: see package models.
+	Models       func() *egressconf.Config
+	ModelClock   func() time.Time
+	ModelCounted func(endpoint string, refused bool, tokens int64)
 	// Files keeps archives. Archiver returns the program that makes and unpacks them, and Unpacking
 	// bounds those that were not made here.
 	Files     *archivestore.Store
@@ -114,6 +121,7 @@ type Flow struct {
 	*asking.Questions
 	*tokens.Tokens
 	*secrets.Secrets
+	*models.Models
 	*auditing.Auditing
 	*events.Events
 	*upkeep.Upkeep
@@ -143,10 +151,17 @@ func New(cfg Config) *Flow {
 	}
 	f.gate = gate.New(gc)
 	packer := &archiver.Archiver{Program: cfg.Archiver, Strange: cfg.Unpacking}
+	if cfg.Sealer == nil || cfg.Models == nil {
+		cfg.Models = egressconf.Default // they are listed all the same
+	}
+	f.Models = models.New(models.Config{
+		Gate: f.gate, Store: cfg.Store, Find: func(ref string) (operation.Target, error) { return f.Find(ref) }, Held: f.held, Conf: cfg.Models,
+		Records: records, Counted: cfg.ModelCounted, Now: cfg.ModelClock, Log: cfg.Log,
+	})
 	f.Lifecycle = lifecycle.New(lifecycle.Config{
 		Gate: f.gate, Runtimes: cfg.Runtimes, Store: cfg.Store, Prefix: cfg.Prefix, Limits: cfg.Limits, Idle: cfg.Idle, Allow: cfg.Allow,
 		Profiles: cfg.Profiles, Admission: cfg.Admission, KeepHomes: cfg.KeepHomes, Archiver: packer, Log: cfg.Log,
-		Ways: cfg.Ways, Bindings: f.bindings(cfg.Sealer),
+		Ways: cfg.Ways, Bindings: f.bindings(cfg.Sealer), Models: f.models(cfg.Sealer),
 	})
 	f.Events.Bind(events.Config{Gate: f.gate, Find: f.Find, Now: f.Lifecycle.Current, Redact: cfg.Redact})
 	f.Questions.Bind(f.gate, f.Find, f.allowAlways)
@@ -168,10 +183,18 @@ func New(cfg Config) *Flow {
 		Every: cfg.CheckpointEvery, After: cfg.CheckpointRecords, Keep: cfg.KeepAudit, Policy: f.judge.Loaded, Version: cfg.Version,
 		Full: gc.Full,
 	})
+	network := cfg.Network
+	if network != nil {
+		network = func() error {
+			err := cfg.Network()
+			f.Lifecycle.ModelsChanged(context.Background())
+			return err
+		}
+	}
 	f.Upkeep = upkeep.New(upkeep.Config{
 		Gate: f.gate, Judge: f.judge, Records: records, Store: cfg.Store, Runtimes: cfg.Runtimes, Lifecycle: f.Lifecycle, Archives: f.Archives,
 		Questions: f.Questions, Auditing: f.Auditing, Events: f.Events, KeepArchives: cfg.KeepArchives, KeepHomes: cfg.KeepHomes, Log: cfg.Log,
-		Disk: cfg.Disk, Network: cfg.Network,
+		Disk: cfg.Disk, Network: network,
 	})
 	return f
 }
@@ -181,13 +204,24 @@ func (f *Flow) bindings(s *secret.Sealer) lifecycle.Bindings {
 	if s == nil {
 		return nil
 	}
-	return bindings.New(bindings.Config{Held: func(ctx context.Context, owner, name string) (bindings.Held, error) {
-		all, err := f.Secrets.Held(ctx, owner, []string{name})
-		if err != nil {
-			return bindings.Held{}, err
-		}
-		return bindings.Held(all[0]), nil
-	}, Seal: s.Seal, Unseal: s.Unseal})
+	return bindings.New(bindings.Config{Held: f.held, Seal: s.Seal, Unseal: s.Unseal})
+}
+
+// held returns a secret of an owner with its value.
+func (f *Flow) held(ctx context.Context, owner, name string) (bindings.Held, error) {
+	all, err := f.Secrets.Held(ctx, owner, []string{name})
+	if err != nil {
+		return bindings.Held{}, err
+	}
+	return bindings.Held(all[0]), nil
+}
+
+// models let workspaces use models, nil without a Sealer: there are no keys.
+func (f *Flow) models(s *secret.Sealer) lifecycle.Models {
+	if s == nil {
+		return nil
+	}
+	return f.Models
 }
 
 // Hold is for requests that may last: see gate.Gate.Hold.

@@ -25,6 +25,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/asking"
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/auditing"
+	"github.com/carrel-dev/carrel/internal/egressconf"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/flow"
 	"github.com/carrel-dev/carrel/internal/gate"
@@ -92,13 +93,16 @@ type house struct {
 	keepArchives time.Duration
 	// ways are the ways out of what runs; nil is none.
 	ways lifecycle.Ways
+	// host is what holds for the models of the host, and today the clock of their budgets; nil is the real one.
+	host  *egressconf.Config
+	today func() time.Time
 	// changed are the secrets that the flow said were changed, as "OWNER NAME".
 	changed []string
 }
 
 func newHouse(t testing.TB) *house {
 	t.Helper()
-	h := &house{t: t, dir: t.TempDir(), rt: newDouble(), admission: lifecycle.Admission{Workspaces: 50}}
+	h := &house{t: t, dir: t.TempDir(), host: egressconf.Default(), rt: newDouble(), admission: lifecycle.Admission{Workspaces: 50}}
 	h.start()
 	t.Cleanup(h.crash)
 	return h
@@ -158,7 +162,8 @@ func (h *house) start() {
 		MaxArchives: h.maxArchives, ArchiveBytes: h.archiveBytes, KeepArchives: h.keepArchives,
 		Unpacking: archiver.Limits{Bytes: 1 << 30, Entries: 1000, Ratio: 1000},
 		Ways:      h.ways,
-		Sealer:    sealer, SecretsChanged: func(_ context.Context, owner, name string) { h.changed = append(h.changed, owner+" "+name) },
+		Models:    func() *egressconf.Config { return h.host }, ModelClock: h.today,
+		Sealer: sealer, SecretsChanged: func(_ context.Context, owner, name string) { h.changed = append(h.changed, owner+" "+name) },
 	})
 	if err := h.Recover(ctx); err != nil {
 		h.t.Fatal(err)

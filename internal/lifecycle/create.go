@@ -81,6 +81,11 @@ func (l *Lifecycle) Create(
 		} else if err != nil {
 			return m, err
 		}
+		if k.Models, err = l.bindModels(ctx, p, k, want.Models); errdefs.IsPermissionDenied(err) {
+			return m, authorised.Deny(ctx, err)
+		} else if err != nil {
+			return m, err
+		}
 		a, err := authorised.Admit(ctx) // nobody else waits for a person's answer
 		if err != nil {
 			return m, err
@@ -154,7 +159,7 @@ func (l *Lifecycle) AuthoriseMaking(ctx context.Context, p principal.Principal, 
 // profile's or as configured. It has no name yet.
 func (l *Lifecycle) Wanted(owner string, want workspace.Wanted) (workspace.Kept, error) {
 	k := workspace.New(want.Key, owner, time.Now())
-	k.Profile, k.Reach = want.Profile, want.Reach.Unique()
+	k.Profile, k.Reach, k.Models.Budget = want.Profile, want.Reach.Unique(), want.ModelBudget
 	profile, ok := l.cfg.Profiles[want.Profile]
 	if !ok && want.Profile != "" {
 		return k, fmt.Errorf("cannot use the profile %q: there is none; there are: %s: %w",
@@ -192,10 +197,14 @@ func (l *Lifecycle) create(ctx context.Context, at *Attempt, a *gate.Admitted, o
 	}
 	if exists && k.Phase != workspace.Creating {
 		// What an earlier attempt at this request began, upkeep may have finished.
-		other := errors.Join(l.sameMounts(op.Allow, k, mounts), l.sameReach(fresh.Reach, k), sameSecrets(fresh.Secrets, k))
+		other := errors.Join(l.sameMounts(op.Allow, k, mounts), l.sameReach(fresh.Reach, k), sameSecrets(fresh.Secrets, k),
+			sameModels(fresh.Models, k))
 		return k, at.Own == string(k.Name), other
 	}
-	plan := making{attempt: at, admitted: a, allow: op.Allow, mounts: mounts, reach: fresh.Reach, secrets: fresh.Secrets, start: !op.NoStart}
+	plan := making{
+		attempt: at, admitted: a, allow: op.Allow, mounts: mounts, reach: fresh.Reach, secrets: fresh.Secrets, models: fresh.Models,
+		start: !op.NoStart,
+	}
 	if exists { // begun before, and broken off at a point that is not known
 		err := l.make(ctx, plan, k, false)
 		return k, err == nil, err
@@ -282,50 +291,6 @@ func (l *Lifecycle) prefixes() iter.Seq[string] {
 	}
 }
 
-// mountsOf are the mounts that are wanted, with the grant that came for them.
-func mountsOf(mounts []workspace.Mount, grant []*os.File) (*runtime.Mounts, error) {
-	if len(mounts) == 0 && len(grant) == 0 {
-		return nil, nil
-	}
-	if len(mounts) == 0 || len(grant) != 1 {
-		return nil, fmt.Errorf("cannot mount %d directories with %d grants: %w", len(mounts), len(grant), errdefs.ErrInvalidArgument)
-	}
-	return &runtime.Mounts{List: mounts, Grant: grant[0]}, nil
-}
-
-// mayAllow refuses openings that the configuration does not permit.
-func (l *Lifecycle) mayAllow(want workspace.Wanted) error {
-	may, of := l.cfg.Allow, "allow"
-	if p, ok := l.cfg.Profiles[want.Profile]; ok {
-		may, of = p.Allow, want.Profile+".allow"
-	}
-	for _, o := range want.Allow {
-		if !slices.Contains(may, o) {
-			return fmt.Errorf("cannot create workspace %q with --allow %s: the daemon's configuration does not permit it (%s: %q); leave it "+
-				"out, or have it added there: %w",
-				want.Key, o, of, workspace.JoinOpenings(may), errdefs.ErrPermissionDenied)
-		}
-	}
-	return nil
-}
-
-// sameMounts is an error if mounts or openings that are asked for are not those that there
-// are. A caller that asks for none takes what there is.
-func (l *Lifecycle) sameMounts(allow []workspace.Opening, k workspace.Kept, mounts *runtime.Mounts) error {
-	w := l.join(k)
-	if len(allow) > 0 && !slices.Equal(allow, w.Allow) {
-		return fmt.Errorf("cannot allow %s in workspace %q: it is there already, with %q, and that is chosen when one is made; destroy it "+
-			"first, or choose another key: %w",
-			workspace.JoinOpenings(allow), w.Key, workspace.JoinOpenings(w.Allow), errdefs.ErrFailedPrecondition)
-	}
-	if mounts == nil || workspace.SameMounts(mounts.List, w.Mounts) {
-		return nil
-	}
-	return fmt.Errorf("cannot mount other directories into workspace %q: it is there already, and mounts are chosen when one is made; "+
-		"\"carrel inspect\" shows those that it has; destroy it first, or choose another key: %w",
-		w.Key, errdefs.ErrFailedPrecondition)
-}
-
 // making is how a workspace is to be made.
 type making struct {
 	attempt  *Attempt
@@ -334,6 +299,7 @@ type making struct {
 	mounts   *runtime.Mounts
 	reach    workspace.Reach
 	secrets  workspace.Secrets
+	models   workspace.Models
 	start    bool
 	// fill makes what the workspace has from the start. It runs then, and its phase is
 	// restoring: a crash undoes it. What it returns is for the record.
@@ -446,7 +412,8 @@ func (l *Lifecycle) make(ctx context.Context, m making, k workspace.Kept, insert
 				return data, err
 			}
 			// Made by an attempt that broke off, it has what that one asked for.
-			return data, errors.Join(l.sameMounts(m.allow, k, m.mounts), l.sameReach(m.reach, k), sameSecrets(m.secrets, k))
+			return data, errors.Join(l.sameMounts(m.allow, k, m.mounts), l.sameReach(m.reach, k), sameSecrets(m.secrets, k),
+				sameModels(m.models, k))
 		})
 	})
 }

@@ -50,7 +50,9 @@ type Config struct {
 	Ways Ways
 	// Bindings give workspaces the secrets of their owners. Optional: without them none uses one.
 	Bindings Bindings
-	Log      *slog.Logger
+	// Models let workspaces use models. Optional: without them none does.
+	Models Models
+	Log    *slog.Logger
 }
 
 // Profile is a named set of defaults for workspaces.
@@ -234,6 +236,9 @@ func (l *Lifecycle) forget(name id.Workspace) {
 	delete(l.doubtful, name)
 	l.mu.Unlock()
 	l.using.forget(name)
+	if l.cfg.Models != nil {
+		l.cfg.Models.Forget(name)
+	}
 }
 
 // Refused reports whether the runtime was reached and would not end a workspace when it was to be

@@ -42,7 +42,7 @@ func (l *Lifecycle) openWay(
 	err := l.checkReach(principal.Self(), k.Reach) // a restore brings rules that nobody has checked here
 	var secrets egressapi.Secrets
 	if err == nil {
-		secrets, err = l.secretsOf(ctx, k, real.Trust)
+		secrets, err = l.keysOf(ctx, k, real.Trust)
 	}
 	if err == nil {
 		err = l.cfg.Ways.Open(ctx, k.Name, k.Reach, secrets)
@@ -63,7 +63,7 @@ func (l *Lifecycle) takeWay(ctx context.Context, w workspace.Workspace) {
 	if !w.Egress || !w.State.Live() || l.cfg.Ways == nil {
 		return
 	}
-	secrets, err := l.secretsOf(ctx, w.Kept, w.Trust)
+	secrets, err := l.keysOf(ctx, w.Kept, w.Trust)
 	if err != nil { // it reaches its hosts, and they get placeholders
 		l.cfg.Log.Error("a workspace that runs has none of its secrets", "workspace", w.Name, "error", err)
 	}
@@ -77,6 +77,9 @@ func (l *Lifecycle) takeWay(ctx context.Context, w workspace.Workspace) {
 func (l *Lifecycle) closeWay(name id.Workspace) {
 	if l.cfg.Ways != nil {
 		l.cfg.Ways.Close(name)
+	}
+	if l.cfg.Models != nil {
+		l.cfg.Models.Ended(name)
 	}
 }
 
@@ -160,7 +163,7 @@ func (l *Lifecycle) reached(ctx context.Context, name id.Workspace) error {
 	if err != nil || l.cfg.Ways == nil || !w.State.Live() || !w.Egress {
 		return err
 	}
-	secrets, err := l.secretsOf(ctx, w.Kept, w.Trust)
+	secrets, err := l.keysOf(ctx, w.Kept, w.Trust)
 	if serr := l.cfg.Ways.Change(ctx, name, w.Reach, secrets); serr != nil {
 		return fmt.Errorf("cannot put the network rules of workspace %s in force: %w; they are stored, and hold when it starts next: carrel "+
 			"stop %s", name, serr, name)

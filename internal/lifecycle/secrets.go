@@ -88,7 +88,7 @@ func (l *Lifecycle) secretsAfter(
 // wayOf is the way out with which a workspace is to be started. Its secrets have an authority then, which the caller
 // keeps before the start.
 func (l *Lifecycle) wayOf(k *workspace.Kept) (way runtime.Way, err error) {
-	if way.Open = k.Reach.Any(); !way.Open || len(k.Secrets.Uses) == 0 || l.cfg.Bindings == nil {
+	if way.Open = k.Reach.Any() || k.Models.Any(); !way.Open || len(k.Secrets.Uses) == 0 || l.cfg.Bindings == nil {
 		return way, nil
 	}
 	k.Secrets, way.Trust, err = l.cfg.Bindings.Authority(k.Name, k.Secrets)
@@ -117,34 +117,44 @@ func (l *Lifecycle) secretsOf(ctx context.Context, k workspace.Kept, trusts stri
 	return s, err
 }
 
-// SecretChanged puts another value, or the removal, of an owner's secret in force in the workspaces that use it. It
-// returns when no connection with the earlier value is left, or has logged why one may be.
+// SecretChanged puts another value, or the removal, of an owner's secret in force in the workspaces that use it, as a key
+// of models too. It returns when no connection with the earlier value is left, or has logged why one may be.
 func (l *Lifecycle) SecretChanged(ctx context.Context, owner, name string) {
+	l.again(ctx, func(k *workspace.Kept) bool {
+		return k.Owner == owner && k.Secrets.Has(name) || l.cfg.Models != nil && k.Models.Any() && l.cfg.Models.Uses(k, owner, name)
+	})
+}
+
+// again puts what is stored in force in workspaces, and logs of those in which it may not be.
+func (l *Lifecycle) again(ctx context.Context, of func(*workspace.Kept) bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeWithin)
 	defer cancel()
 	var changing sync.WaitGroup
-	uses := l.cfg.Store.Due(func(k *workspace.Kept) bool { return k.Owner == owner && k.Secrets.Has(name) })
-	for _, k := range uses {
+	for _, k := range l.cfg.Store.Due(of) {
 		changing.Go(func() {
 			// A start that is under way may have read the earlier value.
 			err := l.Alone(ctx, k.Name, operation.UpdateWorkspace, func(ctx context.Context) error { return l.reached(ctx, k.Name) })
 			if err != nil && !errdefs.IsNotFound(err) {
-				l.cfg.Log.Error("a workspace may still use the earlier value of a secret; stop it", "workspace", k.Name, "secret", name, "error", err)
+				l.cfg.Log.Error("a workspace may still use an earlier secret or model; stop it", "workspace", k.Name, "error", err)
 			}
 		})
 	}
 	changing.Wait()
 }
 
-// changeWithin bounds SecretChanged.
+// changeWithin bounds again.
 const changeWithin = 30 * time.Second
 
-// Variables are those that every command of a workspace has: the placeholders of secrets, and what makes programs trust
-// the authority that sends these.
+// Variables are those that every command of a workspace has: the placeholders of secrets, what makes programs trust the
+// authority that sends these, and where models are.
 func (l *Lifecycle) Variables(name id.Workspace) []string {
 	w, err := l.living(name)
 	if err != nil || l.cfg.Bindings == nil {
 		return nil
 	}
-	return l.cfg.Bindings.Variables(w)
+	env := l.cfg.Bindings.Variables(w)
+	if l.cfg.Models != nil && w.Models.Any() {
+		env = append(env, l.cfg.Models.Variables(w.Models)...)
+	}
+	return env
 }

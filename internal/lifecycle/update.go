@@ -96,6 +96,17 @@ func (l *Lifecycle) update(ctx context.Context, a *gate.Authorised, by principal
 	if err != nil {
 		return err
 	}
+	after.Secrets = secrets
+	models, err := l.modelsAfter(ctx, by, after, c.Models)
+	if err == nil && c.Models.Empty() && !c.Secrets.Empty() {
+		err = l.checkModels(after)
+	}
+	if errdefs.IsPermissionDenied(err) {
+		return a.Deny(ctx, err)
+	}
+	if err != nil {
+		return err
+	}
 	admitted, err := a.Admit(ctx)
 	if err != nil {
 		return err
@@ -116,7 +127,7 @@ func (l *Lifecycle) update(ctx context.Context, a *gate.Authorised, by principal
 			l.note(name, real)
 		}
 		if err := l.cfg.Store.Update(ctx, name, func(k *workspace.Kept) {
-			k.Limits, k.Reach, k.Secrets = limits, reach, secrets
+			k.Limits, k.Reach, k.Secrets, k.Models = limits, reach, secrets, models
 			if c.Key != "" {
 				k.Key = c.Key
 			}
@@ -132,7 +143,7 @@ func (l *Lifecycle) update(ctx context.Context, a *gate.Authorised, by principal
 		if now, lives := l.Target(name); lives && now.Key != k.Key {
 			l.cfg.Gate.Renamed(now)
 		}
-		if c.Reach.Empty() && c.Secrets.Empty() {
+		if c.Reach.Empty() && c.Secrets.Empty() && len(c.Models.Add)+len(c.Models.Remove) == 0 {
 			return nil, nil
 		}
 		return nil, l.reached(ctx, name)

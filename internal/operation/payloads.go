@@ -38,6 +38,9 @@ type Create struct {
 	Reach   []string            `json:"reach,omitempty"`
 	// Secrets are the names of those that it uses, sorted.
 	Secrets []string `json:"secrets,omitempty"`
+	// Models are those that it may use, as workspace.ModelUse.String says it, sorted.
+	Models      []string        `json:"models,omitempty"`
+	ModelBudget json.RawMessage `json:"model_budget,omitempty"`
 }
 
 // Op implements Operation.
@@ -52,6 +55,7 @@ func NewCreate(w workspace.Wanted) (Create, error) {
 	c := Create{
 		Key: w.Key, Profile: w.Profile, TTLMS: Millis(w.TTL), IdleMS: Millis(w.Idle), NoStart: w.NoStart, Allow: w.Allow,
 		Limits: limits(w.Limits), Reach: once(w.Reach.Texts()), Secrets: once(w.Secrets),
+		Models: once(workspace.Models{Uses: w.Models}.Texts()), ModelBudget: modelBudget(w.ModelBudget),
 	}
 	if len(w.Mounts) > 0 {
 		c.Mounts = raw(w.Mounts)
@@ -72,6 +76,11 @@ type Update struct {
 	// Secrets are the names of those that it uses from now on, and Unused of those that it used, sorted.
 	Secrets []string `json:"secrets,omitempty"`
 	Unused  []string `json:"unused,omitempty"`
+	// Models are those that it may use from now on, as in Create, and Unmodels the names of those that it used, sorted.
+	// ModelBudget has the limits that change, -1 for one that is taken away.
+	Models      []string        `json:"models,omitempty"`
+	Unmodels    []string        `json:"unmodels,omitempty"`
+	ModelBudget json.RawMessage `json:"model_budget,omitempty"`
 }
 
 // Op implements Operation.
@@ -86,6 +95,7 @@ func NewUpdate(c workspace.Change) (Update, error) {
 		Key: c.Key, Limits: limits(c.Limits), TTLMS: Millis(c.TTL), IdleMS: Millis(c.Idle),
 		Reach: once(c.Reach.Added().Texts()), Unreach: once(c.Reach.Remove),
 		Secrets: once(c.Secrets.Add), Unused: once(c.Secrets.Remove),
+		Models: once(workspace.Models{Uses: c.Models.Add}.Texts()), Unmodels: once(c.Models.Remove), ModelBudget: modelBudget(c.Models.Budget),
 	}, nil
 }
 
@@ -298,6 +308,14 @@ func Millis(d time.Duration) int64 {
 
 // once are texts of which the order has no influence: sorted, and each once.
 func once(list []string) []string { return slices.Compact(slices.Sorted(slices.Values(list))) }
+
+// modelBudget is the budget of models that was asked for, nil if none was.
+func modelBudget(b workspace.ModelBudget) json.RawMessage {
+	if b == (workspace.ModelBudget{}) {
+		return nil
+	}
+	return raw(b)
+}
 
 // limits are the limits that were asked for, nil if none were.
 func limits(l workspace.Limits) json.RawMessage {

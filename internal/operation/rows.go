@@ -68,6 +68,10 @@ const (
 	RemoveSecret Name = "secret.remove"
 	ListSecrets  Name = "secret.list"
 
+	// ListModels lists the models of the host, ModelUsage what was used of them.
+	ListModels Name = "model.list"
+	ModelUsage Name = "model.usage"
+
 	ReadAudit Name = "audit.read"
 	Version   Name = "daemon.version"
 	// Mended is what the broker put right at its start.
@@ -90,6 +94,10 @@ var Table = []Row{
 			{
 				Name: "workspace.create.reach", When: reaches, Risk: 40, Capability: "network.out", Final: true,
 				Reason: "lets what runs in the workspace reach hosts",
+			},
+			{
+				Name: "workspace.create.models", When: models, Risk: 40, Capability: "network.out", Final: true,
+				Reason: "lets what runs in the workspace use models, within budgets",
 			},
 			{Name: "workspace.create", Risk: 5, Reason: "makes an empty workspace within the owner's bounds"},
 		}},
@@ -126,6 +134,10 @@ var Table = []Row{
 			{
 				Name: "workspace.update.reach", When: reaches, Risk: 40, Capability: "network.out", Final: true,
 				Reason: "lets what runs in the workspace reach hosts",
+			},
+			{
+				Name: "workspace.update.models", When: models, Risk: 40, Capability: "network.out", Final: true,
+				Reason: "lets what runs in the workspace use models, within budgets",
 			},
 			{Name: "workspace.update", Risk: 20, Reason: "changes limits, key, lifetime or network rules within the owner's bounds"},
 		}},
@@ -370,6 +382,16 @@ var Table = []Row{
 		Help:  "List secrets, without their values",
 		Calls: small("SecretService/ListSecrets"),
 	},
+	{
+		Name: ListModels, Words: "list models", Needs: p.Look, Class: Observe,
+		Help:  "List models that workspaces may use, and what is left",
+		Calls: small("ModelService/ListModels"),
+	},
+	{
+		Name: ModelUsage, Words: "see what was used of models by", Needs: p.Look, On: Workspace, Class: Observe,
+		Help:  "Show what workspaces have used of models",
+		Calls: small("ModelService/ModelUsage"),
+	},
 	{Name: Login, Words: "log in", Class: Observe},
 	{
 		Name: ReadAudit, Words: "read the audit log", Needs: p.Audit, Class: Observe,
@@ -407,6 +429,17 @@ func reaches(op Operation) bool {
 		rules = o.Reach
 	}
 	return slices.ContainsFunc(rules, func(text string) bool { return !strings.HasPrefix(text, "deny ") })
+}
+
+// models reports whether an operation lets a workspace use a model.
+func models(op Operation) bool {
+	switch o := op.(type) {
+	case Create:
+		return len(o.Models) > 0
+	case Update:
+		return len(o.Models) > 0
+	}
+	return false
 }
 
 // purges reports whether an operation removes the home for good.

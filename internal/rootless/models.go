@@ -1,6 +1,7 @@
 package rootless
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,8 +16,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/budget"
-	"github.com/carrel-dev/carrel/internal/egress"
-	"github.com/carrel-dev/carrel/internal/egress/model"
+	"github.com/carrel-dev/carrel/internal/egress/endpoints"
 	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/egressconf"
 	"github.com/carrel-dev/carrel/internal/principal"
@@ -56,52 +56,38 @@ func readModels(conf *egressconf.Config, names []string, value func(string) stri
 		bad := func(why string) error {
 			return fmt.Errorf("cannot use --model %s: %s: %w", name, why, errdefs.ErrInvalidArgument)
 		}
-		if _, err := model.ParseUpstream(m.URL); err != nil {
-			return nil, bad("its URL is not https://HOST[:PORT][/PATH]; correct it in egress.yaml")
+		if err := endpoints.Check(m); err != nil {
+			return nil, fmt.Errorf("cannot use --model %s: %w", name, err)
 		}
-		v := value(m.Key)
+		v := redact.NewValue(value(m.Key))
 		switch {
-		case v == "":
+		case m.Secret != "":
+			return nil, bad("secret is for the file of a host, whose daemon keeps it; remove it from your egress.yaml")
+		case v.Reveal() == "":
 			return nil, bad("its key is the variable " + m.Key + ", which is not set here; export it first")
-		case len(v) < model.MinKey || len(v) > model.MaxKey || strings.ContainsFunc(v, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
+		case !endpoints.IsKey(v):
 			return nil, bad("the value of " + m.Key + " is not a key: it is too short or too long, or has a space or a line end")
 		}
-		list = append(list, Model{m, redact.NewValue(v)})
+		list = append(list, Model{m, v})
 	}
 	return list, nil
 }
 
-// placeholders are what programs have as key. They begin as a key does, because some programs look at that.
-var placeholders = map[string]string{
-	egressconf.Anthropic: "sk-ant-api03-the-key-is-put-in-outside-of-this-workspace",
-	egressconf.OpenAI:    "sk-the-key-is-put-in-outside-of-this-workspace",
+// endpoints are the models without their keys.
+func (m *Models) endpoints() (all []egressconf.Model) {
+	for _, one := range m.List {
+		all = append(all, one.Model)
+	}
+	return all
 }
 
-// variables are those by which programs find models. The first model of each API is theirs.
-func (m *Models) variables() (env []string) {
-	seen := map[string]bool{}
-	for _, one := range m.List {
-		if seen[one.API] {
-			continue
-		}
-		seen[one.API] = true
-		base, key := "http://"+one.Name+egress.ModelDomain, placeholders[one.API]
-		switch one.API {
-		case egressconf.Anthropic:
-			env = append(env, "ANTHROPIC_BASE_URL="+base, "ANTHROPIC_API_KEY="+key)
-		case egressconf.OpenAI:
-			env = append(env, "OPENAI_BASE_URL="+base+"/v1", "OPENAI_API_BASE="+base+"/v1", "OPENAI_API_KEY="+key)
-		}
-	}
-	return env
-}
+// variables are those by which programs find models.
+func (m *Models) variables() []string { return endpoints.Variables(m.endpoints()) }
 
 // setup is what carrel-egress is told of the models.
 func (m *Models) setup() (all []egressapi.Model) {
 	for _, one := range m.List {
-		all = append(all, egressapi.Model{
-			Name: one.Name, API: one.API, Upstream: one.URL, Key: egressapi.Private{Value: one.Value}, KeepStreams: one.KeepStreams,
-		})
+		all = append(all, endpoints.Served(one.Model, one.Value))
 	}
 	return all
 }
@@ -120,13 +106,7 @@ type usage struct {
 const wholeRun = "the run"
 
 func newUsage(of *Models) (*usage, error) {
-	prices := budget.Prices{}
-	for _, one := range of.List {
-		for name, p := range one.Prices {
-			prices[one.Name+"/"+name] = p
-		}
-	}
-	book, err := budget.New(prices, nil)
+	book, err := budget.New(endpoints.Prices(of.endpoints()), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -140,11 +120,8 @@ func newUsage(of *Models) (*usage, error) {
 }
 
 // reserve is keeper.Config.Reserve.
-func (u *usage) reserve(endpoint, name string) (func(egressapi.Usage), error) {
-	if name != "" {
-		name = endpoint + "/" + name
-	}
-	r, err := u.book.Reserve(time.Now(), name, wholeRun, endpoint)
+func (u *usage) reserve(_ context.Context, endpoint, name string) (func(egressapi.Usage), error) {
+	r, err := u.book.Reserve(time.Now(), endpoints.Subject(endpoint, name), wholeRun, endpoint)
 	if err != nil {
 		u.mu.Lock()
 		u.refused[endpoint]++
@@ -168,24 +145,13 @@ func (u *usage) reserve(endpoint, name string) (func(egressapi.Usage), error) {
 	}, nil
 }
 
-// modelUsed is what the record has of a model.
-type modelUsed struct {
-	Endpoint string `json:"endpoint"`
-	URL      string `json:"url"`
-	budget.Sum
-	// Estimated is how many requests have tokens that are in part estimated, Refused how many were not made.
-	Estimated int64                 `json:"estimated,omitempty"`
-	Refused   int64                 `json:"refused,omitempty"`
-	Models    map[string]budget.Sum `json:"models,omitempty"`
-}
-
 // sums are what was used of each model that was asked for anything.
-func (u *usage) sums() (all []modelUsed) {
+func (u *usage) sums() (all []endpoints.Used) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, one := range u.of.List {
 		used := u.book.Used(time.Now(), one.Name)
-		x := modelUsed{
+		x := endpoints.Used{
 			Endpoint: one.Name, URL: one.URL, Sum: used.Sum, Estimated: u.estimated[one.Name], Refused: u.refused[one.Name],
 			Models: map[string]budget.Sum{},
 		}
@@ -199,21 +165,6 @@ func (u *usage) sums() (all []modelUsed) {
 	return all
 }
 
-// line is what a person is told.
-func (x *modelUsed) line() string {
-	text := fmt.Sprintf("%s: %s, %s", x.Endpoint, budget.Count(x.Requests, "request"), budget.Count(x.Tokens, "token"))
-	if x.Money > 0 {
-		text += ", " + x.Money.String()
-	}
-	if x.Estimated > 0 {
-		text += "; the tokens of " + budget.Count(x.Estimated, "request") + " are estimated"
-	}
-	if x.Refused > 0 {
-		text += "; " + budget.Count(x.Refused, "request") + " refused"
-	}
-	return text
-}
-
 // recordUsage records what the models have used and tells it. carrel-egress has ended.
 func (w *wayOut) recordUsage() {
 	sums := w.usage.sums()
@@ -221,7 +172,7 @@ func (w *wayOut) recordUsage() {
 		return
 	}
 	data, _ := json.Marshal(struct { // texts and numbers always marshal
-		Models []modelUsed `json:"models"`
+		Models []endpoints.Used `json:"models"`
 	}{sums})
 	err := w.records.AppendAsync(audit.Record{
 		Type: audit.Usage, Principal: principal.OwnerOf(uint32(os.Geteuid())), Workspace: w.name, Status: audit.StatusOK, Data: data,
@@ -230,6 +181,6 @@ func (w *wayOut) recordUsage() {
 		w.say(fmt.Sprintf("cannot record what models have used: %v", err))
 	}
 	for _, x := range sums {
-		w.say(x.line())
+		w.say(x.Line())
 	}
 }

@@ -18,12 +18,13 @@ import (
 func (s *Store) AddArchive(ctx context.Context, a workspace.Archive) error {
 	limits, err := json.Marshal(a.Limits)
 	reach, rerr := json.Marshal(a.Reach)
-	if err = errors.Join(err, rerr); err == nil {
+	models, merr := json.Marshal(a.Models)
+	if err = errors.Join(err, rerr, merr); err == nil {
 		err = s.change(ctx, `INSERT INTO archives (id, workspace, key, owner, profile, limits, sha256, size, entries, bytes, created_ns,
-				ttl_ns, idle_ns, reach)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+				ttl_ns, idle_ns, reach, models)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 			a.ID, a.Workspace, a.Key, a.Owner, a.Profile, string(limits), a.SHA256, a.Size, a.Entries, a.Bytes, a.CreatedAt.UnixNano(),
-			a.Life.TTL, a.Life.Idle, string(reach))
+			a.Life.TTL, a.Life.Idle, string(reach), string(models))
 	}
 	if err != nil {
 		return fmt.Errorf("cannot store archive %s: %w", a.ID, err)
@@ -44,8 +45,8 @@ func (s *Store) RemoveArchive(ctx context.Context, id string) (was bool, err err
 	return n > 0, nil
 }
 
-const archiveColumns = `SELECT id, workspace, key, owner, profile, limits, sha256, size, entries, bytes, created_ns, ttl_ns, idle_ns, reach
-	FROM archives `
+const archiveColumns = `SELECT id, workspace, key, owner, profile, limits, sha256, size, entries, bytes, created_ns, ttl_ns, idle_ns, reach,
+	models FROM archives `
 
 // Archives returns all archives, the newest first.
 func (s *Store) Archives(ctx context.Context) ([]workspace.Archive, error) {
@@ -101,12 +102,12 @@ func (s *Store) Archive(ctx context.Context, ref string) (workspace.Archive, err
 }
 
 func scanArchive(scan func(...any) error) (a workspace.Archive, err error) {
-	var limits, reach []byte
+	var limits, reach, models []byte
 	var created int64
 	if err := scan(&a.ID, &a.Workspace, &a.Key, &a.Owner, &a.Profile, &limits, &a.SHA256, &a.Size, &a.Entries, &a.Bytes,
-		&created, &a.Life.TTL, &a.Life.Idle, &reach); err != nil {
+		&created, &a.Life.TTL, &a.Life.Idle, &reach, &models); err != nil {
 		return a, err
 	}
 	a.CreatedAt = time.Unix(0, created)
-	return a, errors.Join(json.Unmarshal(limits, &a.Limits), json.Unmarshal(reach, &a.Reach))
+	return a, errors.Join(json.Unmarshal(limits, &a.Limits), json.Unmarshal(reach, &a.Reach), json.Unmarshal(models, &a.Models))
 }

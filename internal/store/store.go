@@ -16,7 +16,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -147,31 +146,6 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// workspaceColumns are what scanWorkspace reads, before more.
-const workspaceColumns = `name, key, owner, root, boundary, profile, limits, phase, purge, expires_ns, idle_ns, created_ns, reach, secrets`
-
-func scanWorkspace(scan func(...any) error, more ...any) (w Workspace, err error) {
-	var limits, reach, secrets []byte
-	var expires, created int64
-	if err := scan(append([]any{
-		&w.Name, &w.Key, &w.Owner, &w.Root, &w.Boundary, &w.Profile, &limits, &w.Phase, &w.Purge, &expires, &w.Idle, &created,
-		&reach, &secrets,
-	}, more...)...); err != nil {
-		return w, fmt.Errorf("cannot read a workspace: %w", err)
-	}
-	if err := json.Unmarshal(limits, &w.Limits); err != nil {
-		return w, fmt.Errorf("cannot read the limits of workspace %s: %w", w.Name, err)
-	}
-	if err := json.Unmarshal(reach, &w.Reach); err != nil {
-		return w, fmt.Errorf("cannot read what workspace %s may reach: %w", w.Name, err)
-	}
-	if err := json.Unmarshal(secrets, &w.Secrets); err != nil {
-		return w, fmt.Errorf("cannot read which secrets workspace %s uses: %w", w.Name, err)
-	}
-	w.CreatedAt, w.Expires = time.Unix(0, created), timeOf(expires)
-	return w, nil
-}
-
 func (s *Store) load(ctx context.Context) error {
 	rows, err := s.db.QueryContext(ctx, `SELECT `+workspaceColumns+` FROM workspaces WHERE phase <> 'destroyed'`)
 	if err != nil {
@@ -289,7 +263,7 @@ func (s *Store) FreeSuffix(ctx context.Context, prefix string, key id.Key) (int,
 // already_exists: its name was used before, or its key belongs to a living one. may, unless it is nil, says
 // first whether it may live; nothing else is inserted meanwhile.
 func (s *Store) Insert(ctx context.Context, w Workspace, may func() error, by ...RequestID) error {
-	limits, reach, secrets, err := texts(w)
+	x, err := texts(w)
 	if err != nil {
 		return fmt.Errorf("cannot store workspace %s: %w", w.Name, err)
 	}
@@ -307,10 +281,10 @@ func (s *Store) Insert(ctx context.Context, w Workspace, may func() error, by ..
 	changed := s.stamp()
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO workspaces (name, key, owner, root, boundary, profile, limits, phase, purge, expires_ns,
-				idle_ns, created_ns, changed_ns, reach, secrets)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-			w.Name, w.Key, w.Owner, w.Root, w.Boundary, w.Profile, limits, w.Phase, w.Purge, nanos(w.Expires), int64(w.Idle), now,
-			changed, reach, secrets); err != nil {
+				idle_ns, created_ns, changed_ns, reach, secrets, models)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			w.Name, w.Key, w.Owner, w.Root, w.Boundary, w.Profile, x.limits, w.Phase, w.Purge, nanos(w.Expires), int64(w.Idle), now,
+			changed, x.reach, x.secrets, x.models); err != nil {
 			return err
 		}
 		for _, r := range by {
@@ -439,12 +413,12 @@ func (s *Store) update(ctx context.Context, name id.Workspace, change func(*Work
 	if reflect.DeepEqual(w, before) {
 		return nil
 	}
-	limits, reach, secrets, err := texts(w)
+	x, err := texts(w)
 	if err == nil {
 		err = s.exec(ctx, `UPDATE workspaces SET key = ?, limits = ?, phase = ?, purge = ?, retained = ?, expires_ns = ?, idle_ns = ?,
-			changed_ns = ?, reach = ?, secrets = ?
+			changed_ns = ?, reach = ?, secrets = ?, models = ?
 			WHERE name = ?`,
-			w.Key, limits, w.Phase, w.Purge, retained, nanos(w.Expires), int64(w.Idle), s.stamp(), reach, secrets, name)
+			w.Key, x.limits, w.Phase, w.Purge, retained, nanos(w.Expires), int64(w.Idle), s.stamp(), x.reach, x.secrets, x.models, name)
 	}
 	if conflict(err) {
 		return fmt.Errorf("cannot give workspace %s the key %q: another workspace has it: %w", name, w.Key, errdefs.ErrAlreadyExists)
@@ -462,29 +436,6 @@ func (s *Store) update(ctx context.Context, name id.Workspace, change func(*Work
 	delete(s.byKey, before.Key)
 	s.byName[name], s.byKey[w.Key] = w, name
 	return nil
-}
-
-// texts are the fields of a workspace that are kept as JSON.
-func texts(w Workspace) (limits, reach, secrets string, err error) {
-	l, lerr := json.Marshal(w.Limits)
-	r, rerr := json.Marshal(w.Reach)
-	x, xerr := json.Marshal(w.Secrets)
-	return string(l), string(r), string(x), errors.Join(lerr, rerr, xerr)
-}
-
-// nanos and timeOf keep a time as Unix nanoseconds, and none as 0.
-func nanos(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixNano()
-}
-
-func timeOf(ns int64) time.Time {
-	if ns == 0 {
-		return time.Time{}
-	}
-	return time.Unix(0, ns)
 }
 
 func (s *Store) forget(w Workspace) {

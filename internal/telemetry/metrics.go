@@ -21,6 +21,9 @@ type Metrics struct {
 	// Of connections out of workspaces.
 	connections *prometheus.CounterVec
 	bytes       *prometheus.CounterVec
+	// Of requests to models.
+	requests *prometheus.CounterVec
+	tokens   *prometheus.CounterVec
 }
 
 // NewMetrics returns counters at zero, and the metrics of the process and its runtime.
@@ -46,12 +49,19 @@ func NewMetrics(version string) *Metrics {
 			Name: "carrel_egress_bytes_total", Help: "Bytes of connections that have ended, to hosts (sent) and from them (received).",
 		}, []string{"direction"}),
 	}
+	m.requests = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "carrel_model_requests_total",
+		Help: "Requests of workspaces to models, by the name of the model on the host and whether they were made or refused.",
+	}, []string{"model", "verdict"})
+	m.tokens = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "carrel_model_tokens_total", Help: "Tokens that requests to models have used, by the name of the model on the host.",
+	}, []string{"model"})
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "carrel_build_info", Help: "Always 1; the label says which release runs.",
 		ConstLabels: prometheus.Labels{"version": version},
 	})
 	build.Set(1)
-	m.registry.MustRegister(m.actions, m.durations, m.decisions, m.connections, m.bytes, build,
+	m.registry.MustRegister(m.actions, m.durations, m.decisions, m.connections, m.bytes, m.requests, m.tokens, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -80,6 +90,16 @@ func (m *Metrics) Connections(way string, refused bool, count, sent, received in
 	m.connections.WithLabelValues(way, verdict).Add(float64(max(count, 1)))
 	m.bytes.WithLabelValues("sent").Add(float64(max(sent, 0)))
 	m.bytes.WithLabelValues("received").Add(float64(max(received, 0)))
+}
+
+// Model counts a request to a model, and the tokens that it has used. Models are those that an administrator has named.
+func (m *Metrics) Model(name string, refused bool, tokens int64) {
+	verdict := "allowed"
+	if refused {
+		verdict = "refused"
+	}
+	m.requests.WithLabelValues(name, verdict).Inc()
+	m.tokens.WithLabelValues(name).Add(float64(max(tokens, 0)))
 }
 
 // Gauge adds a gauge. f returns its value when the metrics are read, and must not block.

@@ -203,6 +203,8 @@ func TestMetrics(t *testing.T) {
 	m.Connections("made up as well", true, 1, 0, 0)
 	m.Gauge("carrel_approvals_pending", "h", func() float64 { return 7 })
 	m.Counter("carrel_audit_records_total", "h", func() float64 { return 9 })
+	m.Model("house", false, 34)
+	m.Model("house", true, 0)
 	m.States("carrel_workspaces", "h", "state", func() map[string]int { return map[string]int{"running": 2, "stopped": 1} })
 	s := httptest.NewServer(m.Handler())
 	defer s.Close()
@@ -227,6 +229,8 @@ func TestMetrics(t *testing.T) {
 		`carrel_egress_connections_total{verdict="refused",way="dns"} 3`,
 		`carrel_egress_connections_total{verdict="refused",way="other"} 2`, `carrel_egress_bytes_total{direction="sent"} 5`,
 		`carrel_egress_bytes_total{direction="received"} 8`,
+		`carrel_model_requests_total{model="house",verdict="allowed"} 1`,
+		`carrel_model_requests_total{model="house",verdict="refused"} 1`, `carrel_model_tokens_total{model="house"} 34`,
 		`carrel_build_info{version="v0.1"} 1`, "process_resident_memory_bytes",
 	} {
 		if !strings.Contains(string(b), "\n"+want) {

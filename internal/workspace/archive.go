@@ -14,9 +14,11 @@ type Archive struct {
 	Owner     string
 	Profile   string
 	Limits    Limits
-	// Life is what was left of its life, and Reach what its commands might reach. A restore gives it both.
-	Life  Life
-	Reach Reach
+	// Life is what was left of its life, Reach what its commands might reach, and Models which models they might use. A
+	// restore gives it all three.
+	Life   Life
+	Reach  Reach
+	Models Models
 	// SHA256 is the checksum of the file, in lower-case hexadecimal; Size is in bytes.
 	SHA256 string
 	Size   int64

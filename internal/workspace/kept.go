@@ -34,7 +34,9 @@ type Kept struct {
 	Reach Reach
 	// Secrets are those of its owner's that it uses.
 	Secrets Secrets
-	Phase   Phase
+	// Models are those that it may use, with their budget.
+	Models Models
+	Phase  Phase
 	// Purge says whether destroying, once begun, removes the home.
 	Purge bool
 	// Expires is when it will be destroyed; zero is never.

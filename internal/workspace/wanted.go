@@ -27,6 +27,9 @@ type Wanted struct {
 	Reach Reach
 	// Secrets are names of the owner's secrets, of which commands have placeholders.
 	Secrets []string
+	// Models are those that commands may use, and ModelBudget where that ends.
+	Models      []ModelUse
+	ModelBudget ModelBudget
 	// Mounts come with a grant for them.
 	Mounts []Mount
 	// Request is the client's id of the request, "" for none.
@@ -54,6 +57,12 @@ func (w *Wanted) Validate() error {
 	if err := CheckSecretNames(w.Secrets); err != nil {
 		return err
 	}
+	if err := CheckModels(w.Models); err != nil {
+		return err
+	}
+	if err := w.ModelBudget.Validate(); err != nil {
+		return err
+	}
 	return ValidateLife(w.TTL, w.Idle, w.Request)
 }
 
@@ -67,6 +76,8 @@ type Change struct {
 	Reach ReachChange
 	// Secrets changes which of its owner's secrets it uses.
 	Secrets SecretsChange
+	// Models changes which models it may use, and their budget.
+	Models  ModelsChange
 	Request string
 }
 
@@ -79,6 +90,9 @@ func (c *Change) Validate() error {
 		return err
 	}
 	if err := c.Secrets.Validate(); err != nil {
+		return err
+	}
+	if err := c.Models.Validate(); err != nil {
 		return err
 	}
 	return ValidateLife(c.TTL, c.Idle, c.Request)

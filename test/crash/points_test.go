@@ -52,6 +52,7 @@ func exercised() []string {
 	all = append(all, tokenPoints...)
 	all = append(all, secretPoints...)
 	all = append(all, keyPoints...)
+	all = append(all, modelPoints...)
 	all = append(all, approvalPoints...)
 	all = append(all, rotationPoints...)
 	all = append(all, endPoints...)

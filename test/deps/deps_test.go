@@ -93,6 +93,7 @@ var tiers = []deps.Tier{
 	{Name: "asking", Level: 5, With: []string{"gate", "events"}},
 	{Name: "tokens", Level: 5, With: []string{"gate"}},
 	{Name: "secrets", Level: 5, With: []string{"gate"}},
+	{Name: "models", Level: 5, With: []string{"gate"}},
 	{Name: "auditing", Level: 5, With: []string{"gate", "events"}},
 	{Name: "lifecycle", Level: 5, With: []string{"gate"}},
 	{Name: "archives", Level: 5, With: []string{"gate", "lifecycle"}},
@@ -100,7 +101,7 @@ var tiers = []deps.Tier{
 	{Name: "single", Level: 5, With: []string{"gate"}},
 	{Name: "upkeep", Level: 5, With: []string{"archives", "asking", "auditing", "events", "gate", "lifecycle"}},
 	{Name: "flow", Level: 5, With: []string{
-		"archives", "asking", "auditing", "commands", "events", "gate", "lifecycle", "secrets", "tokens", "upkeep",
+		"archives", "asking", "auditing", "commands", "events", "gate", "lifecycle", "models", "secrets", "tokens", "upkeep",
 	}},
 	{Name: "api", Level: 5, With: []string{"authn"}},
 	{Name: "daemon", Level: 5, With: []string{

@@ -166,7 +166,8 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 		"WhoAmI", "ListTokens", "CreateToken", "GetToken", "RevokeToken",
 		// Of secrets, likewise; TestWhoHasWhichSecrets of internal/flow tries another's.
 		"SetSecret", "RotateSecret", "ListSecrets", "RemoveSecret",
-		"Revive", // of what is destroyed; TestRevive of internal/flow tries another's
+		"ListModels", // those of the host, and the own use; TestWhoSeesModelUsage of internal/flow tries another
+		"Revive",     // of what is destroyed; TestRevive of internal/flow tries another's
 		// By ids of their own; test/script/testdata/approvals.txtar tries them.
 		"GetApproval", "AnswerApproval", "RevokePermission", "WatchApprovals",
 	}

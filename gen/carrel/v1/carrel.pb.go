@@ -337,6 +337,9 @@ type Workspace struct {
 	Secrets []string `protobuf:"bytes,27,rep,name=secrets,proto3" json:"secrets,omitempty"`
 	// HOST:PORT of connections that a person let through always when they were asked.
 	ReachApproved []string `protobuf:"bytes,28,rep,name=reach_approved,json=reachApproved,proto3" json:"reach_approved,omitempty"`
+	// The models that its commands may use, and where that ends.
+	Models        []*ModelUse  `protobuf:"bytes,29,rep,name=models,proto3" json:"models,omitempty"`
+	ModelBudget   *ModelBudget `protobuf:"bytes,30,opt,name=model_budget,json=modelBudget,proto3" json:"model_budget,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -567,6 +570,147 @@ func (x *Workspace) GetReachApproved() []string {
 	return nil
 }
 
+func (x *Workspace) GetModels() []*ModelUse {
+	if x != nil {
+		return x.Models
+	}
+	return nil
+}
+
+func (x *Workspace) GetModelBudget() *ModelBudget {
+	if x != nil {
+		return x.ModelBudget
+	}
+	return nil
+}
+
+// ModelUse is a model that a workspace may use, at http://NAME.carrel.internal. Its key is put in outside.
+type ModelUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As ListModels has it.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The name of the owner's secret that is the key. Empty in a request is the host's key if it is for the owner, else the
+	// secret that ListModels names; empty in a Workspace is the host's key.
+	Secret        string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ModelUse) Reset() {
+	*x = ModelUse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModelUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModelUse) ProtoMessage() {}
+
+func (x *ModelUse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModelUse.ProtoReflect.Descriptor instead.
+func (*ModelUse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ModelUse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ModelUse) GetSecret() string {
+	if x != nil {
+		return x.Secret
+	}
+	return ""
+}
+
+// ModelBudget bounds all models of a workspace together. A limit that is zero does not hold.
+type ModelBudget struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Requests int64                  `protobuf:"varint,1,opt,name=requests,proto3" json:"requests,omitempty"`
+	Tokens   int64                  `protobuf:"varint,2,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// In the currency of the host's prices, as "12.50". It needs a price for each model.
+	Money string `protobuf:"bytes,3,opt,name=money,proto3" json:"money,omitempty"`
+	// day, from 00:00 UTC, or whole; empty is day.
+	Per           string `protobuf:"bytes,4,opt,name=per,proto3" json:"per,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ModelBudget) Reset() {
+	*x = ModelBudget{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModelBudget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModelBudget) ProtoMessage() {}
+
+func (x *ModelBudget) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModelBudget.ProtoReflect.Descriptor instead.
+func (*ModelBudget) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ModelBudget) GetRequests() int64 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
+func (x *ModelBudget) GetTokens() int64 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *ModelBudget) GetMoney() string {
+	if x != nil {
+		return x.Money
+	}
+	return ""
+}
+
+func (x *ModelBudget) GetPer() string {
+	if x != nil {
+		return x.Per
+	}
+	return ""
+}
+
 type CreateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -601,14 +745,18 @@ type CreateRequest struct {
 	ReachAsk []string `protobuf:"bytes,13,rep,name=reach_ask,json=reachAsk,proto3" json:"reach_ask,omitempty"`
 	// Names of the caller's secrets. Commands have a placeholder in the variable of each name, and the hosts that the
 	// secret is for get its value. A rule has to let the workspace reach one of those. At most 64.
-	Secrets       []string `protobuf:"bytes,14,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	Secrets []string `protobuf:"bytes,14,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	// At most 32. No rule is needed for them. A workspace that is there already and has others is failed_precondition; none
+	// asked for is what there is.
+	Models        []*ModelUse  `protobuf:"bytes,15,rep,name=models,proto3" json:"models,omitempty"`
+	ModelBudget   *ModelBudget `protobuf:"bytes,16,opt,name=model_budget,json=modelBudget,proto3" json:"model_budget,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[4]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -620,7 +768,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[4]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -633,7 +781,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{4}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CreateRequest) GetKey() string {
@@ -734,6 +882,20 @@ func (x *CreateRequest) GetSecrets() []string {
 	return nil
 }
 
+func (x *CreateRequest) GetModels() []*ModelUse {
+	if x != nil {
+		return x.Models
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetModelBudget() *ModelBudget {
+	if x != nil {
+		return x.ModelBudget
+	}
+	return nil
+}
+
 type CreateResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Workspace *Workspace             `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
@@ -745,7 +907,7 @@ type CreateResponse struct {
 
 func (x *CreateResponse) Reset() {
 	*x = CreateResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[5]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -757,7 +919,7 @@ func (x *CreateResponse) String() string {
 func (*CreateResponse) ProtoMessage() {}
 
 func (x *CreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[5]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -770,7 +932,7 @@ func (x *CreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResponse.ProtoReflect.Descriptor instead.
 func (*CreateResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{5}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CreateResponse) GetWorkspace() *Workspace {
@@ -796,7 +958,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[6]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -808,7 +970,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[6]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -821,7 +983,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{6}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetRequest) GetWorkspace() string {
@@ -840,7 +1002,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[7]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -852,7 +1014,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[7]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -865,7 +1027,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{7}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetResponse) GetWorkspace() *Workspace {
@@ -885,7 +1047,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[8]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -897,7 +1059,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[8]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -910,7 +1072,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{8}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListRequest) GetRetained() bool {
@@ -930,7 +1092,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[9]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -942,7 +1104,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[9]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -955,7 +1117,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{9}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListResponse) GetWorkspaces() []*Workspace {
@@ -989,7 +1151,7 @@ type RetainedHome struct {
 
 func (x *RetainedHome) Reset() {
 	*x = RetainedHome{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[10]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1163,7 @@ func (x *RetainedHome) String() string {
 func (*RetainedHome) ProtoMessage() {}
 
 func (x *RetainedHome) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[10]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1176,7 @@ func (x *RetainedHome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetainedHome.ProtoReflect.Descriptor instead.
 func (*RetainedHome) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{10}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RetainedHome) GetWorkspace() string {
@@ -1067,7 +1229,7 @@ type MendedRequest struct {
 
 func (x *MendedRequest) Reset() {
 	*x = MendedRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[11]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1079,7 +1241,7 @@ func (x *MendedRequest) String() string {
 func (*MendedRequest) ProtoMessage() {}
 
 func (x *MendedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[11]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1092,7 +1254,7 @@ func (x *MendedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MendedRequest.ProtoReflect.Descriptor instead.
 func (*MendedRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{11}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{13}
 }
 
 type MendedResponse struct {
@@ -1104,7 +1266,7 @@ type MendedResponse struct {
 
 func (x *MendedResponse) Reset() {
 	*x = MendedResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[12]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1278,7 @@ func (x *MendedResponse) String() string {
 func (*MendedResponse) ProtoMessage() {}
 
 func (x *MendedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[12]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1291,7 @@ func (x *MendedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MendedResponse.ProtoReflect.Descriptor instead.
 func (*MendedResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{12}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *MendedResponse) GetMended() []*Mended {
@@ -1153,7 +1315,7 @@ type Mended struct {
 
 func (x *Mended) Reset() {
 	*x = Mended{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[13]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1165,7 +1327,7 @@ func (x *Mended) String() string {
 func (*Mended) ProtoMessage() {}
 
 func (x *Mended) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[13]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1178,7 +1340,7 @@ func (x *Mended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mended.ProtoReflect.Descriptor instead.
 func (*Mended) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{13}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Mended) GetKind() string {
@@ -1211,7 +1373,7 @@ type StartRequest struct {
 
 func (x *StartRequest) Reset() {
 	*x = StartRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[14]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1223,7 +1385,7 @@ func (x *StartRequest) String() string {
 func (*StartRequest) ProtoMessage() {}
 
 func (x *StartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[14]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1236,7 +1398,7 @@ func (x *StartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
 func (*StartRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{14}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StartRequest) GetWorkspace() string {
@@ -1255,7 +1417,7 @@ type StartResponse struct {
 
 func (x *StartResponse) Reset() {
 	*x = StartResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[15]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1267,7 +1429,7 @@ func (x *StartResponse) String() string {
 func (*StartResponse) ProtoMessage() {}
 
 func (x *StartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[15]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1280,7 +1442,7 @@ func (x *StartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
 func (*StartResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{15}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StartResponse) GetWorkspace() *Workspace {
@@ -1299,7 +1461,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[16]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1311,7 +1473,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[16]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1324,7 +1486,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{16}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StopRequest) GetWorkspace() string {
@@ -1343,7 +1505,7 @@ type ReviveRequest struct {
 
 func (x *ReviveRequest) Reset() {
 	*x = ReviveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[17]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1355,7 +1517,7 @@ func (x *ReviveRequest) String() string {
 func (*ReviveRequest) ProtoMessage() {}
 
 func (x *ReviveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[17]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1368,7 +1530,7 @@ func (x *ReviveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReviveRequest.ProtoReflect.Descriptor instead.
 func (*ReviveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{17}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReviveRequest) GetWorkspace() string {
@@ -1387,7 +1549,7 @@ type ReviveResponse struct {
 
 func (x *ReviveResponse) Reset() {
 	*x = ReviveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[18]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1399,7 +1561,7 @@ func (x *ReviveResponse) String() string {
 func (*ReviveResponse) ProtoMessage() {}
 
 func (x *ReviveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[18]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1412,7 +1574,7 @@ func (x *ReviveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReviveResponse.ProtoReflect.Descriptor instead.
 func (*ReviveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{18}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReviveResponse) GetWorkspace() *Workspace {
@@ -1431,7 +1593,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[19]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1443,7 +1605,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[19]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1456,7 +1618,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{19}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PauseRequest) GetWorkspace() string {
@@ -1475,7 +1637,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[20]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1487,7 +1649,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[20]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1500,7 +1662,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{20}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PauseResponse) GetWorkspace() *Workspace {
@@ -1519,7 +1681,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[21]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1531,7 +1693,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[21]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1544,7 +1706,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{21}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ResumeRequest) GetWorkspace() string {
@@ -1563,7 +1725,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[22]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1575,7 +1737,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[22]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1588,7 +1750,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{22}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ResumeResponse) GetWorkspace() *Workspace {
@@ -1623,13 +1785,20 @@ type UpdateRequest struct {
 	// secret refuses its first one with failed_precondition until it has stopped.
 	Secrets       []string `protobuf:"bytes,11,rep,name=secrets,proto3" json:"secrets,omitempty"`
 	SecretsRemove []string `protobuf:"bytes,12,rep,name=secrets_remove,json=secretsRemove,proto3" json:"secrets_remove,omitempty"`
+	// Models that it may use, or use with another key, and names of some that it uses no more. They hold at once; new
+	// variables are for commands that start later. A workspace that runs without a way out refuses its first one with
+	// failed_precondition until it has stopped.
+	Models       []*ModelUse `protobuf:"bytes,13,rep,name=models,proto3" json:"models,omitempty"`
+	ModelsRemove []string    `protobuf:"bytes,14,rep,name=models_remove,json=modelsRemove,proto3" json:"models_remove,omitempty"`
+	// Limits to change: one that is zero or empty stays, -1 or "-1" takes it away.
+	ModelBudget   *ModelBudget `protobuf:"bytes,15,opt,name=model_budget,json=modelBudget,proto3" json:"model_budget,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[23]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1641,7 +1810,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[23]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1654,7 +1823,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{23}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *UpdateRequest) GetWorkspace() string {
@@ -1741,6 +1910,27 @@ func (x *UpdateRequest) GetSecretsRemove() []string {
 	return nil
 }
 
+func (x *UpdateRequest) GetModels() []*ModelUse {
+	if x != nil {
+		return x.Models
+	}
+	return nil
+}
+
+func (x *UpdateRequest) GetModelsRemove() []string {
+	if x != nil {
+		return x.ModelsRemove
+	}
+	return nil
+}
+
+func (x *UpdateRequest) GetModelBudget() *ModelBudget {
+	if x != nil {
+		return x.ModelBudget
+	}
+	return nil
+}
+
 type UpdateResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Workspace     *Workspace             `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
@@ -1750,7 +1940,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[24]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1762,7 +1952,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[24]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1775,7 +1965,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{24}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *UpdateResponse) GetWorkspace() *Workspace {
@@ -1796,7 +1986,7 @@ type ExplainReachRequest struct {
 
 func (x *ExplainReachRequest) Reset() {
 	*x = ExplainReachRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1808,7 +1998,7 @@ func (x *ExplainReachRequest) String() string {
 func (*ExplainReachRequest) ProtoMessage() {}
 
 func (x *ExplainReachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[25]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1821,7 +2011,7 @@ func (x *ExplainReachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainReachRequest.ProtoReflect.Descriptor instead.
 func (*ExplainReachRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{25}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ExplainReachRequest) GetWorkspace() string {
@@ -1848,7 +2038,7 @@ type ExplainReachResponse struct {
 
 func (x *ExplainReachResponse) Reset() {
 	*x = ExplainReachResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1860,7 +2050,7 @@ func (x *ExplainReachResponse) String() string {
 func (*ExplainReachResponse) ProtoMessage() {}
 
 func (x *ExplainReachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[26]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1873,7 +2063,7 @@ func (x *ExplainReachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainReachResponse.ProtoReflect.Descriptor instead.
 func (*ExplainReachResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{26}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ExplainReachResponse) GetVerdicts() []*ReachVerdict {
@@ -1902,7 +2092,7 @@ type ReachVerdict struct {
 
 func (x *ReachVerdict) Reset() {
 	*x = ReachVerdict{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1914,7 +2104,7 @@ func (x *ReachVerdict) String() string {
 func (*ReachVerdict) ProtoMessage() {}
 
 func (x *ReachVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[27]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1927,7 +2117,7 @@ func (x *ReachVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReachVerdict.ProtoReflect.Descriptor instead.
 func (*ReachVerdict) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{27}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReachVerdict) GetHost() string {
@@ -1977,7 +2167,7 @@ type ListConnectionsRequest struct {
 
 func (x *ListConnectionsRequest) Reset() {
 	*x = ListConnectionsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1989,7 +2179,7 @@ func (x *ListConnectionsRequest) String() string {
 func (*ListConnectionsRequest) ProtoMessage() {}
 
 func (x *ListConnectionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[28]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2002,7 +2192,7 @@ func (x *ListConnectionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConnectionsRequest.ProtoReflect.Descriptor instead.
 func (*ListConnectionsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{28}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListConnectionsRequest) GetWorkspace() string {
@@ -2030,7 +2220,7 @@ type ListConnectionsResponse struct {
 
 func (x *ListConnectionsResponse) Reset() {
 	*x = ListConnectionsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2042,7 +2232,7 @@ func (x *ListConnectionsResponse) String() string {
 func (*ListConnectionsResponse) ProtoMessage() {}
 
 func (x *ListConnectionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[29]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2055,7 +2245,7 @@ func (x *ListConnectionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConnectionsResponse.ProtoReflect.Descriptor instead.
 func (*ListConnectionsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{29}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListConnectionsResponse) GetOpen() []*Connection {
@@ -2103,7 +2293,7 @@ type Connection struct {
 
 func (x *Connection) Reset() {
 	*x = Connection{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2115,7 +2305,7 @@ func (x *Connection) String() string {
 func (*Connection) ProtoMessage() {}
 
 func (x *Connection) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[30]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2128,7 +2318,7 @@ func (x *Connection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Connection.ProtoReflect.Descriptor instead.
 func (*Connection) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{30}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Connection) GetNumber() int64 {
@@ -2239,7 +2429,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2251,7 +2441,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[31]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2264,7 +2454,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{31}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StatsRequest) GetWorkspaces() []string {
@@ -2297,7 +2487,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2309,7 +2499,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[32]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2322,7 +2512,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{32}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Usage) GetName() string {
@@ -2420,7 +2610,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2432,7 +2622,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[33]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2445,7 +2635,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{33}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StatsResponse) GetUsage() []*Usage {
@@ -2474,7 +2664,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2486,7 +2676,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[34]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2499,7 +2689,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{34}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WatchRequest) GetWorkspaces() []string {
@@ -2543,7 +2733,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2555,7 +2745,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[35]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2568,7 +2758,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{35}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Event) GetNumber() int64 {
@@ -2666,7 +2856,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2678,7 +2868,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[36]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2691,7 +2881,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{36}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *WatchResponse) GetEvent() *Event {
@@ -2717,7 +2907,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2729,7 +2919,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[37]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2742,7 +2932,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{37}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StopResponse) GetWorkspace() *Workspace {
@@ -2764,7 +2954,7 @@ type DestroyRequest struct {
 
 func (x *DestroyRequest) Reset() {
 	*x = DestroyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2776,7 +2966,7 @@ func (x *DestroyRequest) String() string {
 func (*DestroyRequest) ProtoMessage() {}
 
 func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[38]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2789,7 +2979,7 @@ func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyRequest.ProtoReflect.Descriptor instead.
 func (*DestroyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{38}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DestroyRequest) GetWorkspace() string {
@@ -2823,7 +3013,7 @@ type DestroyResponse struct {
 
 func (x *DestroyResponse) Reset() {
 	*x = DestroyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2835,7 +3025,7 @@ func (x *DestroyResponse) String() string {
 func (*DestroyResponse) ProtoMessage() {}
 
 func (x *DestroyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[39]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2848,7 +3038,7 @@ func (x *DestroyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyResponse.ProtoReflect.Descriptor instead.
 func (*DestroyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{39}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *DestroyResponse) GetRetainedHome() string {
@@ -2886,7 +3076,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2898,7 +3088,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[40]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2911,7 +3101,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{40}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Command) GetArgv() []string {
@@ -2993,7 +3183,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3005,7 +3195,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[41]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3018,7 +3208,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{41}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Status) GetCode() int32 {
@@ -3112,7 +3302,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3124,7 +3314,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[42]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3137,7 +3327,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{42}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ExecRequest) GetWorkspace() string {
@@ -3183,7 +3373,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3195,7 +3385,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[43]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3208,7 +3398,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{43}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ExecResponse) GetCommandId() string {
@@ -3263,7 +3453,7 @@ type WindowSize struct {
 
 func (x *WindowSize) Reset() {
 	*x = WindowSize{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3275,7 +3465,7 @@ func (x *WindowSize) String() string {
 func (*WindowSize) ProtoMessage() {}
 
 func (x *WindowSize) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[44]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3288,7 +3478,7 @@ func (x *WindowSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WindowSize.ProtoReflect.Descriptor instead.
 func (*WindowSize) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{44}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *WindowSize) GetRows() uint32 {
@@ -3319,7 +3509,7 @@ type StreamStart struct {
 
 func (x *StreamStart) Reset() {
 	*x = StreamStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3331,7 +3521,7 @@ func (x *StreamStart) String() string {
 func (*StreamStart) ProtoMessage() {}
 
 func (x *StreamStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[45]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3344,7 +3534,7 @@ func (x *StreamStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStart.ProtoReflect.Descriptor instead.
 func (*StreamStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{45}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *StreamStart) GetWorkspace() string {
@@ -3391,7 +3581,7 @@ type StreamRequest struct {
 
 func (x *StreamRequest) Reset() {
 	*x = StreamRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3403,7 +3593,7 @@ func (x *StreamRequest) String() string {
 func (*StreamRequest) ProtoMessage() {}
 
 func (x *StreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[46]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3416,7 +3606,7 @@ func (x *StreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamRequest.ProtoReflect.Descriptor instead.
 func (*StreamRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{46}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *StreamRequest) GetMessage() isStreamRequest_Message {
@@ -3521,7 +3711,7 @@ type StreamResponse struct {
 
 func (x *StreamResponse) Reset() {
 	*x = StreamResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3533,7 +3723,7 @@ func (x *StreamResponse) String() string {
 func (*StreamResponse) ProtoMessage() {}
 
 func (x *StreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[47]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3546,7 +3736,7 @@ func (x *StreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamResponse.ProtoReflect.Descriptor instead.
 func (*StreamResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{47}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *StreamResponse) GetMessage() isStreamResponse_Message {
@@ -3634,7 +3824,7 @@ type DetachRequest struct {
 
 func (x *DetachRequest) Reset() {
 	*x = DetachRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3646,7 +3836,7 @@ func (x *DetachRequest) String() string {
 func (*DetachRequest) ProtoMessage() {}
 
 func (x *DetachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[48]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3659,7 +3849,7 @@ func (x *DetachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachRequest.ProtoReflect.Descriptor instead.
 func (*DetachRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{48}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *DetachRequest) GetWorkspace() string {
@@ -3699,7 +3889,7 @@ type DetachResponse struct {
 
 func (x *DetachResponse) Reset() {
 	*x = DetachResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3711,7 +3901,7 @@ func (x *DetachResponse) String() string {
 func (*DetachResponse) ProtoMessage() {}
 
 func (x *DetachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[49]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3724,7 +3914,7 @@ func (x *DetachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachResponse.ProtoReflect.Descriptor instead.
 func (*DetachResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{49}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *DetachResponse) GetCommandId() string {
@@ -3751,7 +3941,7 @@ type CommandInfo struct {
 
 func (x *CommandInfo) Reset() {
 	*x = CommandInfo{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3763,7 +3953,7 @@ func (x *CommandInfo) String() string {
 func (*CommandInfo) ProtoMessage() {}
 
 func (x *CommandInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[50]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3776,7 +3966,7 @@ func (x *CommandInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandInfo.ProtoReflect.Descriptor instead.
 func (*CommandInfo) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{50}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *CommandInfo) GetCommandId() string {
@@ -3846,7 +4036,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3858,7 +4048,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[51]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3871,7 +4061,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{51}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ExplainRequest) GetWorkspace() string {
@@ -3902,7 +4092,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3914,7 +4104,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[52]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3927,7 +4117,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{52}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ExplainResponse) GetDecision() []byte {
@@ -3960,7 +4150,7 @@ type ListCommandsRequest struct {
 
 func (x *ListCommandsRequest) Reset() {
 	*x = ListCommandsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3972,7 +4162,7 @@ func (x *ListCommandsRequest) String() string {
 func (*ListCommandsRequest) ProtoMessage() {}
 
 func (x *ListCommandsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[53]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3985,7 +4175,7 @@ func (x *ListCommandsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCommandsRequest.ProtoReflect.Descriptor instead.
 func (*ListCommandsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{53}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ListCommandsRequest) GetWorkspace() string {
@@ -4004,7 +4194,7 @@ type ListCommandsResponse struct {
 
 func (x *ListCommandsResponse) Reset() {
 	*x = ListCommandsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4016,7 +4206,7 @@ func (x *ListCommandsResponse) String() string {
 func (*ListCommandsResponse) ProtoMessage() {}
 
 func (x *ListCommandsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[54]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4029,7 +4219,7 @@ func (x *ListCommandsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCommandsResponse.ProtoReflect.Descriptor instead.
 func (*ListCommandsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{54}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ListCommandsResponse) GetCommands() []*CommandInfo {
@@ -4050,7 +4240,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4062,7 +4252,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[55]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4075,7 +4265,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{55}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *LogsRequest) GetWorkspace() string {
@@ -4112,7 +4302,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4124,7 +4314,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[56]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4137,7 +4327,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{56}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -4172,7 +4362,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4184,7 +4374,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[57]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4197,7 +4387,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{57}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *WaitRequest) GetWorkspace() string {
@@ -4226,7 +4416,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4238,7 +4428,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[58]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4251,7 +4441,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{58}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *WaitResponse) GetStatus() *Status {
@@ -4281,7 +4471,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4293,7 +4483,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[59]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4306,7 +4496,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{59}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *SignalRequest) GetWorkspace() string {
@@ -4345,7 +4535,7 @@ type SignalResponse struct {
 
 func (x *SignalResponse) Reset() {
 	*x = SignalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4357,7 +4547,7 @@ func (x *SignalResponse) String() string {
 func (*SignalResponse) ProtoMessage() {}
 
 func (x *SignalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[60]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4370,7 +4560,7 @@ func (x *SignalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalResponse.ProtoReflect.Descriptor instead.
 func (*SignalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{60}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
 }
 
 type ResizeRequest struct {
@@ -4384,7 +4574,7 @@ type ResizeRequest struct {
 
 func (x *ResizeRequest) Reset() {
 	*x = ResizeRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4396,7 +4586,7 @@ func (x *ResizeRequest) String() string {
 func (*ResizeRequest) ProtoMessage() {}
 
 func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[61]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4409,7 +4599,7 @@ func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeRequest.ProtoReflect.Descriptor instead.
 func (*ResizeRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{61}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ResizeRequest) GetWorkspace() string {
@@ -4441,7 +4631,7 @@ type ResizeResponse struct {
 
 func (x *ResizeResponse) Reset() {
 	*x = ResizeResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4453,7 +4643,7 @@ func (x *ResizeResponse) String() string {
 func (*ResizeResponse) ProtoMessage() {}
 
 func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[62]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4466,7 +4656,7 @@ func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeResponse.ProtoReflect.Descriptor instead.
 func (*ResizeResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{62}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{64}
 }
 
 type SpawnRequest struct {
@@ -4478,7 +4668,7 @@ type SpawnRequest struct {
 
 func (x *SpawnRequest) Reset() {
 	*x = SpawnRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4490,7 +4680,7 @@ func (x *SpawnRequest) String() string {
 func (*SpawnRequest) ProtoMessage() {}
 
 func (x *SpawnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[63]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4503,7 +4693,7 @@ func (x *SpawnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpawnRequest.ProtoReflect.Descriptor instead.
 func (*SpawnRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{63}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *SpawnRequest) GetStart() *StreamStart {
@@ -4524,7 +4714,7 @@ type SpawnResponse struct {
 
 func (x *SpawnResponse) Reset() {
 	*x = SpawnResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4536,7 +4726,7 @@ func (x *SpawnResponse) String() string {
 func (*SpawnResponse) ProtoMessage() {}
 
 func (x *SpawnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[64]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4549,7 +4739,7 @@ func (x *SpawnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpawnResponse.ProtoReflect.Descriptor instead.
 func (*SpawnResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{64}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *SpawnResponse) GetCommandId() string {
@@ -4580,7 +4770,7 @@ type Exited struct {
 
 func (x *Exited) Reset() {
 	*x = Exited{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4592,7 +4782,7 @@ func (x *Exited) String() string {
 func (*Exited) ProtoMessage() {}
 
 func (x *Exited) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[65]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4605,7 +4795,7 @@ func (x *Exited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exited.ProtoReflect.Descriptor instead.
 func (*Exited) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{65}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Exited) GetCommandId() string {
@@ -4641,7 +4831,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4653,7 +4843,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[66]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4666,7 +4856,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{66}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *AttachRequest) GetWorkspace() string {
@@ -4704,7 +4894,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4716,7 +4906,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[67]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4729,7 +4919,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{67}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *AttachResponse) GetTerminal() bool {
@@ -4761,7 +4951,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4773,7 +4963,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4786,7 +4976,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{68}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{70}
 }
 
 type VerifyResponse struct {
@@ -4820,7 +5010,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4832,7 +5022,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4845,7 +5035,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{69}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *VerifyResponse) GetOk() bool {
@@ -4969,7 +5159,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4981,7 +5171,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4994,7 +5184,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{70}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *CheckpointRequest) GetSign() bool {
@@ -5024,7 +5214,7 @@ type CheckpointResponse struct {
 
 func (x *CheckpointResponse) Reset() {
 	*x = CheckpointResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5036,7 +5226,7 @@ func (x *CheckpointResponse) String() string {
 func (*CheckpointResponse) ProtoMessage() {}
 
 func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5049,7 +5239,7 @@ func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointResponse.ProtoReflect.Descriptor instead.
 func (*CheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{71}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *CheckpointResponse) GetSigned() int64 {
@@ -5134,7 +5324,7 @@ type Filter struct {
 
 func (x *Filter) Reset() {
 	*x = Filter{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5146,7 +5336,7 @@ func (x *Filter) String() string {
 func (*Filter) ProtoMessage() {}
 
 func (x *Filter) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5159,7 +5349,7 @@ func (x *Filter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Filter.ProtoReflect.Descriptor instead.
 func (*Filter) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{72}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Filter) GetWorkspace() string {
@@ -5230,7 +5420,7 @@ type ProveRequest struct {
 
 func (x *ProveRequest) Reset() {
 	*x = ProveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5242,7 +5432,7 @@ func (x *ProveRequest) String() string {
 func (*ProveRequest) ProtoMessage() {}
 
 func (x *ProveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5255,7 +5445,7 @@ func (x *ProveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProveRequest.ProtoReflect.Descriptor instead.
 func (*ProveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{73}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ProveRequest) GetFromSeq() int64 {
@@ -5290,7 +5480,7 @@ type ProveResponse struct {
 
 func (x *ProveResponse) Reset() {
 	*x = ProveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5302,7 +5492,7 @@ func (x *ProveResponse) String() string {
 func (*ProveResponse) ProtoMessage() {}
 
 func (x *ProveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5315,7 +5505,7 @@ func (x *ProveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProveResponse.ProtoReflect.Descriptor instead.
 func (*ProveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{74}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ProveResponse) GetNote() []byte {
@@ -5346,7 +5536,7 @@ type Proven struct {
 
 func (x *Proven) Reset() {
 	*x = Proven{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5358,7 +5548,7 @@ func (x *Proven) String() string {
 func (*Proven) ProtoMessage() {}
 
 func (x *Proven) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5371,7 +5561,7 @@ func (x *Proven) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proven.ProtoReflect.Descriptor instead.
 func (*Proven) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{75}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Proven) GetLine() []byte {
@@ -5409,7 +5599,7 @@ type ShowRequest struct {
 
 func (x *ShowRequest) Reset() {
 	*x = ShowRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5421,7 +5611,7 @@ func (x *ShowRequest) String() string {
 func (*ShowRequest) ProtoMessage() {}
 
 func (x *ShowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5434,7 +5624,7 @@ func (x *ShowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowRequest.ProtoReflect.Descriptor instead.
 func (*ShowRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{76}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ShowRequest) GetFromSeq() int64 {
@@ -5475,7 +5665,7 @@ type ShowResponse struct {
 
 func (x *ShowResponse) Reset() {
 	*x = ShowResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5487,7 +5677,7 @@ func (x *ShowResponse) String() string {
 func (*ShowResponse) ProtoMessage() {}
 
 func (x *ShowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5500,7 +5690,7 @@ func (x *ShowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowResponse.ProtoReflect.Descriptor instead.
 func (*ShowResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{77}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ShowResponse) GetLines() [][]byte {
@@ -5518,7 +5708,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5530,7 +5720,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5543,7 +5733,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{78}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{80}
 }
 
 type VersionResponse struct {
@@ -5565,7 +5755,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5577,7 +5767,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5590,7 +5780,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{79}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -5676,7 +5866,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5688,7 +5878,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5701,7 +5891,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{80}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *Token) GetId() string {
@@ -5836,7 +6026,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5848,7 +6038,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5861,7 +6051,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{81}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *CreateTokenRequest) GetName() string {
@@ -5934,7 +6124,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5946,7 +6136,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5959,7 +6149,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{82}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *CreateTokenResponse) GetToken() *Token {
@@ -5998,7 +6188,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6010,7 +6200,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6023,7 +6213,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{83}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{85}
 }
 
 type ListTokensResponse struct {
@@ -6035,7 +6225,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6047,7 +6237,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6060,7 +6250,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{84}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -6079,7 +6269,7 @@ type GetTokenRequest struct {
 
 func (x *GetTokenRequest) Reset() {
 	*x = GetTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6091,7 +6281,7 @@ func (x *GetTokenRequest) String() string {
 func (*GetTokenRequest) ProtoMessage() {}
 
 func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6104,7 +6294,7 @@ func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTokenRequest.ProtoReflect.Descriptor instead.
 func (*GetTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{85}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *GetTokenRequest) GetId() string {
@@ -6123,7 +6313,7 @@ type GetTokenResponse struct {
 
 func (x *GetTokenResponse) Reset() {
 	*x = GetTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6135,7 +6325,7 @@ func (x *GetTokenResponse) String() string {
 func (*GetTokenResponse) ProtoMessage() {}
 
 func (x *GetTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6148,7 +6338,7 @@ func (x *GetTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTokenResponse.ProtoReflect.Descriptor instead.
 func (*GetTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{86}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *GetTokenResponse) GetToken() *Token {
@@ -6167,7 +6357,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6179,7 +6369,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6192,7 +6382,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{87}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -6212,7 +6402,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6224,7 +6414,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6237,7 +6427,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *RevokeTokenResponse) GetRevoked() []string {
@@ -6255,7 +6445,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6267,7 +6457,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6280,7 +6470,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
 }
 
 type WhoAmIResponse struct {
@@ -6301,7 +6491,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6313,7 +6503,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6326,7 +6516,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *WhoAmIResponse) GetPrincipal() string {
@@ -6396,7 +6586,7 @@ type Secret struct {
 
 func (x *Secret) Reset() {
 	*x = Secret{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6408,7 +6598,7 @@ func (x *Secret) String() string {
 func (*Secret) ProtoMessage() {}
 
 func (x *Secret) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6421,7 +6611,7 @@ func (x *Secret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Secret.ProtoReflect.Descriptor instead.
 func (*Secret) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Secret) GetOwner() string {
@@ -6519,7 +6709,7 @@ type SetSecretRequest struct {
 
 func (x *SetSecretRequest) Reset() {
 	*x = SetSecretRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6531,7 +6721,7 @@ func (x *SetSecretRequest) String() string {
 func (*SetSecretRequest) ProtoMessage() {}
 
 func (x *SetSecretRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6544,7 +6734,7 @@ func (x *SetSecretRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSecretRequest.ProtoReflect.Descriptor instead.
 func (*SetSecretRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *SetSecretRequest) GetName() string {
@@ -6612,7 +6802,7 @@ type SetSecretResponse struct {
 
 func (x *SetSecretResponse) Reset() {
 	*x = SetSecretResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6624,7 +6814,7 @@ func (x *SetSecretResponse) String() string {
 func (*SetSecretResponse) ProtoMessage() {}
 
 func (x *SetSecretResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6637,7 +6827,7 @@ func (x *SetSecretResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSecretResponse.ProtoReflect.Descriptor instead.
 func (*SetSecretResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *SetSecretResponse) GetSecret() *Secret {
@@ -6658,7 +6848,7 @@ type RotateSecretRequest struct {
 
 func (x *RotateSecretRequest) Reset() {
 	*x = RotateSecretRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6670,7 +6860,7 @@ func (x *RotateSecretRequest) String() string {
 func (*RotateSecretRequest) ProtoMessage() {}
 
 func (x *RotateSecretRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6683,7 +6873,7 @@ func (x *RotateSecretRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateSecretRequest.ProtoReflect.Descriptor instead.
 func (*RotateSecretRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *RotateSecretRequest) GetName() string {
@@ -6709,7 +6899,7 @@ type RotateSecretResponse struct {
 
 func (x *RotateSecretResponse) Reset() {
 	*x = RotateSecretResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6721,7 +6911,7 @@ func (x *RotateSecretResponse) String() string {
 func (*RotateSecretResponse) ProtoMessage() {}
 
 func (x *RotateSecretResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6734,7 +6924,7 @@ func (x *RotateSecretResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateSecretResponse.ProtoReflect.Descriptor instead.
 func (*RotateSecretResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *RotateSecretResponse) GetSecret() *Secret {
@@ -6752,7 +6942,7 @@ type ListSecretsRequest struct {
 
 func (x *ListSecretsRequest) Reset() {
 	*x = ListSecretsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6764,7 +6954,7 @@ func (x *ListSecretsRequest) String() string {
 func (*ListSecretsRequest) ProtoMessage() {}
 
 func (x *ListSecretsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6777,7 +6967,7 @@ func (x *ListSecretsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSecretsRequest.ProtoReflect.Descriptor instead.
 func (*ListSecretsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
 }
 
 type ListSecretsResponse struct {
@@ -6789,7 +6979,7 @@ type ListSecretsResponse struct {
 
 func (x *ListSecretsResponse) Reset() {
 	*x = ListSecretsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6801,7 +6991,7 @@ func (x *ListSecretsResponse) String() string {
 func (*ListSecretsResponse) ProtoMessage() {}
 
 func (x *ListSecretsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6814,7 +7004,7 @@ func (x *ListSecretsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSecretsResponse.ProtoReflect.Descriptor instead.
 func (*ListSecretsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *ListSecretsResponse) GetSecrets() []*Secret {
@@ -6835,7 +7025,7 @@ type RemoveSecretRequest struct {
 
 func (x *RemoveSecretRequest) Reset() {
 	*x = RemoveSecretRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6847,7 +7037,7 @@ func (x *RemoveSecretRequest) String() string {
 func (*RemoveSecretRequest) ProtoMessage() {}
 
 func (x *RemoveSecretRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6860,7 +7050,7 @@ func (x *RemoveSecretRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSecretRequest.ProtoReflect.Descriptor instead.
 func (*RemoveSecretRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *RemoveSecretRequest) GetName() string {
@@ -6885,7 +7075,7 @@ type RemoveSecretResponse struct {
 
 func (x *RemoveSecretResponse) Reset() {
 	*x = RemoveSecretResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6897,7 +7087,7 @@ func (x *RemoveSecretResponse) String() string {
 func (*RemoveSecretResponse) ProtoMessage() {}
 
 func (x *RemoveSecretResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6910,7 +7100,520 @@ func (x *RemoveSecretResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSecretResponse.ProtoReflect.Descriptor instead.
 func (*RemoveSecretResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
+}
+
+type ListModelsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListModelsRequest) Reset() {
+	*x = ListModelsRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListModelsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListModelsRequest) ProtoMessage() {}
+
+func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListModelsRequest.ProtoReflect.Descriptor instead.
+func (*ListModelsRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
+}
+
+type ListModelsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By name.
+	Models []*Model `protobuf:"bytes,1,rep,name=models,proto3" json:"models,omitempty"`
+	// What all workspaces of the caller's owner have used, and their budget. Its sums are empty for a token that is limited
+	// to some workspaces.
+	Own           *ModelUsage `protobuf:"bytes,2,opt,name=own,proto3" json:"own,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListModelsResponse) Reset() {
+	*x = ListModelsResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListModelsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListModelsResponse) ProtoMessage() {}
+
+func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListModelsResponse.ProtoReflect.Descriptor instead.
+func (*ListModelsResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{103}
+}
+
+func (x *ListModelsResponse) GetModels() []*Model {
+	if x != nil {
+		return x.Models
+	}
+	return nil
+}
+
+func (x *ListModelsResponse) GetOwn() *ModelUsage {
+	if x != nil {
+		return x.Own
+	}
+	return nil
+}
+
+// Model is a model of the host.
+type Model struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// anthropic or openai.
+	Api string `protobuf:"bytes,2,opt,name=api,proto3" json:"api,omitempty"`
+	// Where requests go.
+	Url string `protobuf:"bytes,3,opt,name=url,proto3" json:"url,omitempty"`
+	// shared: the host's key is used; own: that of the owner's secret; missing: there is none that could be.
+	Key string `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`
+	// The name of that secret, or of the one to store; empty with the host's key.
+	Secret string `protobuf:"bytes,5,opt,name=secret,proto3" json:"secret,omitempty"`
+	// The budget of all workspaces of the host together, and what they have used of it; empty without one.
+	Budget        *ModelBudget `protobuf:"bytes,6,opt,name=budget,proto3" json:"budget,omitempty"`
+	Used          *ModelSums   `protobuf:"bytes,7,opt,name=used,proto3" json:"used,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Model) Reset() {
+	*x = Model{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Model) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Model) ProtoMessage() {}
+
+func (x *Model) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Model.ProtoReflect.Descriptor instead.
+func (*Model) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{104}
+}
+
+func (x *Model) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Model) GetApi() string {
+	if x != nil {
+		return x.Api
+	}
+	return ""
+}
+
+func (x *Model) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *Model) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Model) GetSecret() string {
+	if x != nil {
+		return x.Secret
+	}
+	return ""
+}
+
+func (x *Model) GetBudget() *ModelBudget {
+	if x != nil {
+		return x.Budget
+	}
+	return nil
+}
+
+func (x *Model) GetUsed() *ModelSums {
+	if x != nil {
+		return x.Used
+	}
+	return nil
+}
+
+type ModelSums struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Requests int64                  `protobuf:"varint,1,opt,name=requests,proto3" json:"requests,omitempty"`
+	Tokens   int64                  `protobuf:"varint,2,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// Of what has a price, as "12.50"; empty is none.
+	Money string `protobuf:"bytes,3,opt,name=money,proto3" json:"money,omitempty"`
+	// By the model that programs named: at most 32, and "(others)".
+	ByModel       []*ModelSum `protobuf:"bytes,4,rep,name=by_model,json=byModel,proto3" json:"by_model,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ModelSums) Reset() {
+	*x = ModelSums{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModelSums) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModelSums) ProtoMessage() {}
+
+func (x *ModelSums) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModelSums.ProtoReflect.Descriptor instead.
+func (*ModelSums) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{105}
+}
+
+func (x *ModelSums) GetRequests() int64 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
+func (x *ModelSums) GetTokens() int64 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *ModelSums) GetMoney() string {
+	if x != nil {
+		return x.Money
+	}
+	return ""
+}
+
+func (x *ModelSums) GetByModel() []*ModelSum {
+	if x != nil {
+		return x.ByModel
+	}
+	return nil
+}
+
+type ModelSum struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// MODEL/NAME, as house/gpt-4.
+	Model         string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	Requests      int64  `protobuf:"varint,2,opt,name=requests,proto3" json:"requests,omitempty"`
+	Tokens        int64  `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	Money         string `protobuf:"bytes,4,opt,name=money,proto3" json:"money,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ModelSum) Reset() {
+	*x = ModelSum{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModelSum) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModelSum) ProtoMessage() {}
+
+func (x *ModelSum) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModelSum.ProtoReflect.Descriptor instead.
+func (*ModelSum) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{106}
+}
+
+func (x *ModelSum) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *ModelSum) GetRequests() int64 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
+func (x *ModelSum) GetTokens() int64 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *ModelSum) GetMoney() string {
+	if x != nil {
+		return x.Money
+	}
+	return ""
+}
+
+type ModelUsageRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty is all that the caller reaches, and sums by owner.
+	Workspace     string `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ModelUsageRequest) Reset() {
+	*x = ModelUsageRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModelUsageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModelUsageRequest) ProtoMessage() {}
+
+func (x *ModelUsageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModelUsageRequest.ProtoReflect.Descriptor instead.
+func (*ModelUsageRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{107}
+}
+
+func (x *ModelUsageRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+type ModelUsageResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Workspaces by name, then owners.
+	Usage         []*ModelUsage `protobuf:"bytes,1,rep,name=usage,proto3" json:"usage,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ModelUsageResponse) Reset() {
+	*x = ModelUsageResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModelUsageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModelUsageResponse) ProtoMessage() {}
+
+func (x *ModelUsageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModelUsageResponse.ProtoReflect.Descriptor instead.
+func (*ModelUsageResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{108}
+}
+
+func (x *ModelUsageResponse) GetUsage() []*ModelUsage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+// ModelUsage is what a workspace has used, or all that an owner ever had.
+type ModelUsage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty for an owner.
+	Workspace string       `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Key       string       `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	Owner     string       `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
+	Models    []*ModelUse  `protobuf:"bytes,4,rep,name=models,proto3" json:"models,omitempty"`
+	Budget    *ModelBudget `protobuf:"bytes,5,opt,name=budget,proto3" json:"budget,omitempty"`
+	// Since 00:00 UTC, and ever.
+	Today         *ModelSums `protobuf:"bytes,6,opt,name=today,proto3" json:"today,omitempty"`
+	Whole         *ModelSums `protobuf:"bytes,7,opt,name=whole,proto3" json:"whole,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ModelUsage) Reset() {
+	*x = ModelUsage{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModelUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModelUsage) ProtoMessage() {}
+
+func (x *ModelUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModelUsage.ProtoReflect.Descriptor instead.
+func (*ModelUsage) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{109}
+}
+
+func (x *ModelUsage) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *ModelUsage) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *ModelUsage) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *ModelUsage) GetModels() []*ModelUse {
+	if x != nil {
+		return x.Models
+	}
+	return nil
+}
+
+func (x *ModelUsage) GetBudget() *ModelBudget {
+	if x != nil {
+		return x.Budget
+	}
+	return nil
+}
+
+func (x *ModelUsage) GetToday() *ModelSums {
+	if x != nil {
+		return x.Today
+	}
+	return nil
+}
+
+func (x *ModelUsage) GetWhole() *ModelSums {
+	if x != nil {
+		return x.Whole
+	}
+	return nil
 }
 
 type Archive struct {
@@ -6937,7 +7640,7 @@ type Archive struct {
 
 func (x *Archive) Reset() {
 	*x = Archive{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6949,7 +7652,7 @@ func (x *Archive) String() string {
 func (*Archive) ProtoMessage() {}
 
 func (x *Archive) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6962,7 +7665,7 @@ func (x *Archive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Archive.ProtoReflect.Descriptor instead.
 func (*Archive) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *Archive) GetId() string {
@@ -7060,7 +7763,7 @@ type ArchiveProgress struct {
 
 func (x *ArchiveProgress) Reset() {
 	*x = ArchiveProgress{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7072,7 +7775,7 @@ func (x *ArchiveProgress) String() string {
 func (*ArchiveProgress) ProtoMessage() {}
 
 func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7085,7 +7788,7 @@ func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
 func (*ArchiveProgress) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *ArchiveProgress) GetEntries() int64 {
@@ -7118,7 +7821,7 @@ type CreateArchiveRequest struct {
 
 func (x *CreateArchiveRequest) Reset() {
 	*x = CreateArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7130,7 +7833,7 @@ func (x *CreateArchiveRequest) String() string {
 func (*CreateArchiveRequest) ProtoMessage() {}
 
 func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7143,7 +7846,7 @@ func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
 func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *CreateArchiveRequest) GetWorkspace() string {
@@ -7195,7 +7898,7 @@ type CreateArchiveResponse struct {
 
 func (x *CreateArchiveResponse) Reset() {
 	*x = CreateArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7207,7 +7910,7 @@ func (x *CreateArchiveResponse) String() string {
 func (*CreateArchiveResponse) ProtoMessage() {}
 
 func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7220,7 +7923,7 @@ func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
 func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{103}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
@@ -7297,7 +8000,7 @@ type RestoreStart struct {
 
 func (x *RestoreStart) Reset() {
 	*x = RestoreStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7309,7 +8012,7 @@ func (x *RestoreStart) String() string {
 func (*RestoreStart) ProtoMessage() {}
 
 func (x *RestoreStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7322,7 +8025,7 @@ func (x *RestoreStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
 func (*RestoreStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{104}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *RestoreStart) GetFrom() string {
@@ -7387,7 +8090,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7399,7 +8102,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7412,7 +8115,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{105}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
@@ -7469,7 +8172,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7481,7 +8184,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7494,7 +8197,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{106}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
@@ -7546,7 +8249,7 @@ type ListArchivesRequest struct {
 
 func (x *ListArchivesRequest) Reset() {
 	*x = ListArchivesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7558,7 +8261,7 @@ func (x *ListArchivesRequest) String() string {
 func (*ListArchivesRequest) ProtoMessage() {}
 
 func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7571,7 +8274,7 @@ func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
 func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{107}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{117}
 }
 
 type ListArchivesResponse struct {
@@ -7583,7 +8286,7 @@ type ListArchivesResponse struct {
 
 func (x *ListArchivesResponse) Reset() {
 	*x = ListArchivesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7595,7 +8298,7 @@ func (x *ListArchivesResponse) String() string {
 func (*ListArchivesResponse) ProtoMessage() {}
 
 func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7608,7 +8311,7 @@ func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
 func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{108}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *ListArchivesResponse) GetArchives() []*Archive {
@@ -7627,7 +8330,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7639,7 +8342,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7652,7 +8355,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{109}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *ReadArchiveRequest) GetArchive() string {
@@ -7675,7 +8378,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7687,7 +8390,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7700,7 +8403,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{110}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
@@ -7753,7 +8456,7 @@ type RemoveArchiveRequest struct {
 
 func (x *RemoveArchiveRequest) Reset() {
 	*x = RemoveArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7765,7 +8468,7 @@ func (x *RemoveArchiveRequest) String() string {
 func (*RemoveArchiveRequest) ProtoMessage() {}
 
 func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7778,7 +8481,7 @@ func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{111}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *RemoveArchiveRequest) GetArchive() string {
@@ -7796,7 +8499,7 @@ type RemoveArchiveResponse struct {
 
 func (x *RemoveArchiveResponse) Reset() {
 	*x = RemoveArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7808,7 +8511,7 @@ func (x *RemoveArchiveResponse) String() string {
 func (*RemoveArchiveResponse) ProtoMessage() {}
 
 func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7821,7 +8524,7 @@ func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{112}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{122}
 }
 
 type ReloadPolicyRequest struct {
@@ -7832,7 +8535,7 @@ type ReloadPolicyRequest struct {
 
 func (x *ReloadPolicyRequest) Reset() {
 	*x = ReloadPolicyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7844,7 +8547,7 @@ func (x *ReloadPolicyRequest) String() string {
 func (*ReloadPolicyRequest) ProtoMessage() {}
 
 func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7857,7 +8560,7 @@ func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyRequest.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{113}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{123}
 }
 
 type ReloadPolicyResponse struct {
@@ -7872,7 +8575,7 @@ type ReloadPolicyResponse struct {
 
 func (x *ReloadPolicyResponse) Reset() {
 	*x = ReloadPolicyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7884,7 +8587,7 @@ func (x *ReloadPolicyResponse) String() string {
 func (*ReloadPolicyResponse) ProtoMessage() {}
 
 func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7897,7 +8600,7 @@ func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyResponse.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{114}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *ReloadPolicyResponse) GetOld() string {
@@ -7940,7 +8643,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7952,7 +8655,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7965,7 +8668,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{115}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *Segment) GetText() string {
@@ -8079,7 +8782,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8091,7 +8794,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8104,7 +8807,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{116}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *Approval) GetId() string {
@@ -8346,7 +9049,7 @@ type ApprovalAnswer struct {
 
 func (x *ApprovalAnswer) Reset() {
 	*x = ApprovalAnswer{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8358,7 +9061,7 @@ func (x *ApprovalAnswer) String() string {
 func (*ApprovalAnswer) ProtoMessage() {}
 
 func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8371,7 +9074,7 @@ func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalAnswer.ProtoReflect.Descriptor instead.
 func (*ApprovalAnswer) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{117}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *ApprovalAnswer) GetKind() string {
@@ -8427,7 +9130,7 @@ type ListApprovalsRequest struct {
 
 func (x *ListApprovalsRequest) Reset() {
 	*x = ListApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8439,7 +9142,7 @@ func (x *ListApprovalsRequest) String() string {
 func (*ListApprovalsRequest) ProtoMessage() {}
 
 func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8452,7 +9155,7 @@ func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{118}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *ListApprovalsRequest) GetState() string {
@@ -8502,7 +9205,7 @@ type ListApprovalsResponse struct {
 
 func (x *ListApprovalsResponse) Reset() {
 	*x = ListApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8514,7 +9217,7 @@ func (x *ListApprovalsResponse) String() string {
 func (*ListApprovalsResponse) ProtoMessage() {}
 
 func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8527,7 +9230,7 @@ func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{119}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *ListApprovalsResponse) GetApprovals() []*Approval {
@@ -8553,7 +9256,7 @@ type GetApprovalRequest struct {
 
 func (x *GetApprovalRequest) Reset() {
 	*x = GetApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8565,7 +9268,7 @@ func (x *GetApprovalRequest) String() string {
 func (*GetApprovalRequest) ProtoMessage() {}
 
 func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8578,7 +9281,7 @@ func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
 func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{120}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *GetApprovalRequest) GetId() string {
@@ -8597,7 +9300,7 @@ type GetApprovalResponse struct {
 
 func (x *GetApprovalResponse) Reset() {
 	*x = GetApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8609,7 +9312,7 @@ func (x *GetApprovalResponse) String() string {
 func (*GetApprovalResponse) ProtoMessage() {}
 
 func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8622,7 +9325,7 @@ func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
 func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{121}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *GetApprovalResponse) GetApproval() *Approval {
@@ -8649,7 +9352,7 @@ type AnswerApprovalRequest struct {
 
 func (x *AnswerApprovalRequest) Reset() {
 	*x = AnswerApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8661,7 +9364,7 @@ func (x *AnswerApprovalRequest) String() string {
 func (*AnswerApprovalRequest) ProtoMessage() {}
 
 func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8674,7 +9377,7 @@ func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalRequest.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{122}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *AnswerApprovalRequest) GetId() string {
@@ -8714,7 +9417,7 @@ type AnswerApprovalResponse struct {
 
 func (x *AnswerApprovalResponse) Reset() {
 	*x = AnswerApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8726,7 +9429,7 @@ func (x *AnswerApprovalResponse) String() string {
 func (*AnswerApprovalResponse) ProtoMessage() {}
 
 func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8739,7 +9442,7 @@ func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalResponse.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{123}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *AnswerApprovalResponse) GetApproval() *Approval {
@@ -8757,7 +9460,7 @@ type WatchApprovalsRequest struct {
 
 func (x *WatchApprovalsRequest) Reset() {
 	*x = WatchApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8769,7 +9472,7 @@ func (x *WatchApprovalsRequest) String() string {
 func (*WatchApprovalsRequest) ProtoMessage() {}
 
 func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8782,7 +9485,7 @@ func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{124}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{134}
 }
 
 type WatchApprovalsResponse struct {
@@ -8796,7 +9499,7 @@ type WatchApprovalsResponse struct {
 
 func (x *WatchApprovalsResponse) Reset() {
 	*x = WatchApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8808,7 +9511,7 @@ func (x *WatchApprovalsResponse) String() string {
 func (*WatchApprovalsResponse) ProtoMessage() {}
 
 func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8821,7 +9524,7 @@ func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{125}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *WatchApprovalsResponse) GetApproval() *Approval {
@@ -8863,7 +9566,7 @@ type Permission struct {
 
 func (x *Permission) Reset() {
 	*x = Permission{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8875,7 +9578,7 @@ func (x *Permission) String() string {
 func (*Permission) ProtoMessage() {}
 
 func (x *Permission) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8888,7 +9591,7 @@ func (x *Permission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permission.ProtoReflect.Descriptor instead.
 func (*Permission) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{126}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *Permission) GetId() string {
@@ -8990,7 +9693,7 @@ type AllowCommandRequest struct {
 
 func (x *AllowCommandRequest) Reset() {
 	*x = AllowCommandRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9002,7 +9705,7 @@ func (x *AllowCommandRequest) String() string {
 func (*AllowCommandRequest) ProtoMessage() {}
 
 func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9015,7 +9718,7 @@ func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandRequest.ProtoReflect.Descriptor instead.
 func (*AllowCommandRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{127}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *AllowCommandRequest) GetArgv() []string {
@@ -9048,7 +9751,7 @@ type AllowCommandResponse struct {
 
 func (x *AllowCommandResponse) Reset() {
 	*x = AllowCommandResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9060,7 +9763,7 @@ func (x *AllowCommandResponse) String() string {
 func (*AllowCommandResponse) ProtoMessage() {}
 
 func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9073,7 +9776,7 @@ func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandResponse.ProtoReflect.Descriptor instead.
 func (*AllowCommandResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{128}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *AllowCommandResponse) GetPermission() *Permission {
@@ -9093,7 +9796,7 @@ type ListPermissionsRequest struct {
 
 func (x *ListPermissionsRequest) Reset() {
 	*x = ListPermissionsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9105,7 +9808,7 @@ func (x *ListPermissionsRequest) String() string {
 func (*ListPermissionsRequest) ProtoMessage() {}
 
 func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9118,7 +9821,7 @@ func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPermissionsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{129}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *ListPermissionsRequest) GetWorkspace() string {
@@ -9144,7 +9847,7 @@ type ListPermissionsResponse struct {
 
 func (x *ListPermissionsResponse) Reset() {
 	*x = ListPermissionsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9156,7 +9859,7 @@ func (x *ListPermissionsResponse) String() string {
 func (*ListPermissionsResponse) ProtoMessage() {}
 
 func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9169,7 +9872,7 @@ func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPermissionsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{130}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *ListPermissionsResponse) GetPermissions() []*Permission {
@@ -9188,7 +9891,7 @@ type RevokePermissionRequest struct {
 
 func (x *RevokePermissionRequest) Reset() {
 	*x = RevokePermissionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9200,7 +9903,7 @@ func (x *RevokePermissionRequest) String() string {
 func (*RevokePermissionRequest) ProtoMessage() {}
 
 func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9213,7 +9916,7 @@ func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionRequest.ProtoReflect.Descriptor instead.
 func (*RevokePermissionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{131}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *RevokePermissionRequest) GetId() string {
@@ -9231,7 +9934,7 @@ type RevokePermissionResponse struct {
 
 func (x *RevokePermissionResponse) Reset() {
 	*x = RevokePermissionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9243,7 +9946,7 @@ func (x *RevokePermissionResponse) String() string {
 func (*RevokePermissionResponse) ProtoMessage() {}
 
 func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9256,7 +9959,7 @@ func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionResponse.ProtoReflect.Descriptor instead.
 func (*RevokePermissionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{132}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{142}
 }
 
 var File_carrel_v1_carrel_proto protoreflect.FileDescriptor
@@ -9288,7 +9991,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x1b\n" +
 	"\tread_only\x18\x03 \x01(\bR\breadOnly\x12\x1b\n" +
 	"\towner_uid\x18\x04 \x01(\rR\bownerUid\x12\x17\n" +
-	"\aas_root\x18\x05 \x01(\bR\x06asRoot\"\xd4\x06\n" +
+	"\aas_root\x18\x05 \x01(\bR\x06asRoot\"\xbc\a\n" +
 	"\tWorkspace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
@@ -9321,7 +10024,17 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06egress\x18\x19 \x01(\bR\x06egress\x12\x1b\n" +
 	"\treach_ask\x18\x1a \x03(\tR\breachAsk\x12\x18\n" +
 	"\asecrets\x18\x1b \x03(\tR\asecrets\x12%\n" +
-	"\x0ereach_approved\x18\x1c \x03(\tR\rreachApproved\"\xc0\x03\n" +
+	"\x0ereach_approved\x18\x1c \x03(\tR\rreachApproved\x12+\n" +
+	"\x06models\x18\x1d \x03(\v2\x13.carrel.v1.ModelUseR\x06models\x129\n" +
+	"\fmodel_budget\x18\x1e \x01(\v2\x16.carrel.v1.ModelBudgetR\vmodelBudget\"6\n" +
+	"\bModelUse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\tR\x06secret\"i\n" +
+	"\vModelBudget\x12\x1a\n" +
+	"\brequests\x18\x01 \x01(\x03R\brequests\x12\x16\n" +
+	"\x06tokens\x18\x02 \x01(\x03R\x06tokens\x12\x14\n" +
+	"\x05money\x18\x03 \x01(\tR\x05money\x12\x10\n" +
+	"\x03per\x18\x04 \x01(\tR\x03per\"\xa8\x04\n" +
 	"\rCreateRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12)\n" +
 	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x19\n" +
@@ -9340,7 +10053,9 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\n" +
 	"reach_deny\x18\f \x03(\tR\treachDeny\x12\x1b\n" +
 	"\treach_ask\x18\r \x03(\tR\breachAsk\x12\x18\n" +
-	"\asecrets\x18\x0e \x03(\tR\asecrets\"^\n" +
+	"\asecrets\x18\x0e \x03(\tR\asecrets\x12+\n" +
+	"\x06models\x18\x0f \x03(\v2\x13.carrel.v1.ModelUseR\x06models\x129\n" +
+	"\fmodel_budget\x18\x10 \x01(\v2\x16.carrel.v1.ModelBudgetR\vmodelBudget\"^\n" +
 	"\x0eCreateResponse\x122\n" +
 	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"*\n" +
@@ -9387,7 +10102,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\rResumeRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\"D\n" +
 	"\x0eResumeResponse\x122\n" +
-	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"\x89\x03\n" +
+	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"\x96\x04\n" +
 	"\rUpdateRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12)\n" +
 	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x10\n" +
@@ -9404,7 +10119,10 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\treach_ask\x18\n" +
 	" \x03(\tR\breachAsk\x12\x18\n" +
 	"\asecrets\x18\v \x03(\tR\asecrets\x12%\n" +
-	"\x0esecrets_remove\x18\f \x03(\tR\rsecretsRemove\"D\n" +
+	"\x0esecrets_remove\x18\f \x03(\tR\rsecretsRemove\x12+\n" +
+	"\x06models\x18\r \x03(\v2\x13.carrel.v1.ModelUseR\x06models\x12#\n" +
+	"\rmodels_remove\x18\x0e \x03(\tR\fmodelsRemove\x129\n" +
+	"\fmodel_budget\x18\x0f \x01(\v2\x16.carrel.v1.ModelBudgetR\vmodelBudget\"D\n" +
 	"\x0eUpdateResponse\x122\n" +
 	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"I\n" +
 	"\x13ExplainReachRequest\x12\x1c\n" +
@@ -9802,7 +10520,42 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x13RemoveSecretRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\"\x16\n" +
-	"\x14RemoveSecretResponse\"\xd0\x02\n" +
+	"\x14RemoveSecretResponse\"\x13\n" +
+	"\x11ListModelsRequest\"g\n" +
+	"\x12ListModelsResponse\x12(\n" +
+	"\x06models\x18\x01 \x03(\v2\x10.carrel.v1.ModelR\x06models\x12'\n" +
+	"\x03own\x18\x02 \x01(\v2\x15.carrel.v1.ModelUsageR\x03own\"\xc3\x01\n" +
+	"\x05Model\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03api\x18\x02 \x01(\tR\x03api\x12\x10\n" +
+	"\x03url\x18\x03 \x01(\tR\x03url\x12\x10\n" +
+	"\x03key\x18\x04 \x01(\tR\x03key\x12\x16\n" +
+	"\x06secret\x18\x05 \x01(\tR\x06secret\x12.\n" +
+	"\x06budget\x18\x06 \x01(\v2\x16.carrel.v1.ModelBudgetR\x06budget\x12(\n" +
+	"\x04used\x18\a \x01(\v2\x14.carrel.v1.ModelSumsR\x04used\"\x85\x01\n" +
+	"\tModelSums\x12\x1a\n" +
+	"\brequests\x18\x01 \x01(\x03R\brequests\x12\x16\n" +
+	"\x06tokens\x18\x02 \x01(\x03R\x06tokens\x12\x14\n" +
+	"\x05money\x18\x03 \x01(\tR\x05money\x12.\n" +
+	"\bby_model\x18\x04 \x03(\v2\x13.carrel.v1.ModelSumR\abyModel\"j\n" +
+	"\bModelSum\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1a\n" +
+	"\brequests\x18\x02 \x01(\x03R\brequests\x12\x16\n" +
+	"\x06tokens\x18\x03 \x01(\x03R\x06tokens\x12\x14\n" +
+	"\x05money\x18\x04 \x01(\tR\x05money\"1\n" +
+	"\x11ModelUsageRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\"A\n" +
+	"\x12ModelUsageResponse\x12+\n" +
+	"\x05usage\x18\x01 \x03(\v2\x15.carrel.v1.ModelUsageR\x05usage\"\x87\x02\n" +
+	"\n" +
+	"ModelUsage\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
+	"\x05owner\x18\x03 \x01(\tR\x05owner\x12+\n" +
+	"\x06models\x18\x04 \x03(\v2\x13.carrel.v1.ModelUseR\x06models\x12.\n" +
+	"\x06budget\x18\x05 \x01(\v2\x16.carrel.v1.ModelBudgetR\x06budget\x12*\n" +
+	"\x05today\x18\x06 \x01(\v2\x14.carrel.v1.ModelSumsR\x05today\x12*\n" +
+	"\x05whole\x18\a \x01(\v2\x14.carrel.v1.ModelSumsR\x05whole\"\xd0\x02\n" +
 	"\aArchive\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\tworkspace\x18\x02 \x01(\tR\tworkspace\x12\x10\n" +
@@ -10023,7 +10776,12 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\tSetSecret\x12\x1b.carrel.v1.SetSecretRequest\x1a\x1c.carrel.v1.SetSecretResponse\x12O\n" +
 	"\fRotateSecret\x12\x1e.carrel.v1.RotateSecretRequest\x1a\x1f.carrel.v1.RotateSecretResponse\x12L\n" +
 	"\vListSecrets\x12\x1d.carrel.v1.ListSecretsRequest\x1a\x1e.carrel.v1.ListSecretsResponse\x12O\n" +
-	"\fRemoveSecret\x12\x1e.carrel.v1.RemoveSecretRequest\x1a\x1f.carrel.v1.RemoveSecretResponse2\xeb\x04\n" +
+	"\fRemoveSecret\x12\x1e.carrel.v1.RemoveSecretRequest\x1a\x1f.carrel.v1.RemoveSecretResponse2\xa4\x01\n" +
+	"\fModelService\x12I\n" +
+	"\n" +
+	"ListModels\x12\x1c.carrel.v1.ListModelsRequest\x1a\x1d.carrel.v1.ListModelsResponse\x12I\n" +
+	"\n" +
+	"ModelUsage\x12\x1c.carrel.v1.ModelUsageRequest\x1a\x1d.carrel.v1.ModelUsageResponse2\xeb\x04\n" +
 	"\x0fApprovalService\x12R\n" +
 	"\rListApprovals\x12\x1f.carrel.v1.ListApprovalsRequest\x1a .carrel.v1.ListApprovalsResponse\x12L\n" +
 	"\vGetApproval\x12\x1d.carrel.v1.GetApprovalRequest\x1a\x1e.carrel.v1.GetApprovalResponse\x12U\n" +
@@ -10049,324 +10807,354 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 134)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 144)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
 	(*Mount)(nil),                    // 2: carrel.v1.Mount
 	(*Workspace)(nil),                // 3: carrel.v1.Workspace
-	(*CreateRequest)(nil),            // 4: carrel.v1.CreateRequest
-	(*CreateResponse)(nil),           // 5: carrel.v1.CreateResponse
-	(*GetRequest)(nil),               // 6: carrel.v1.GetRequest
-	(*GetResponse)(nil),              // 7: carrel.v1.GetResponse
-	(*ListRequest)(nil),              // 8: carrel.v1.ListRequest
-	(*ListResponse)(nil),             // 9: carrel.v1.ListResponse
-	(*RetainedHome)(nil),             // 10: carrel.v1.RetainedHome
-	(*MendedRequest)(nil),            // 11: carrel.v1.MendedRequest
-	(*MendedResponse)(nil),           // 12: carrel.v1.MendedResponse
-	(*Mended)(nil),                   // 13: carrel.v1.Mended
-	(*StartRequest)(nil),             // 14: carrel.v1.StartRequest
-	(*StartResponse)(nil),            // 15: carrel.v1.StartResponse
-	(*StopRequest)(nil),              // 16: carrel.v1.StopRequest
-	(*ReviveRequest)(nil),            // 17: carrel.v1.ReviveRequest
-	(*ReviveResponse)(nil),           // 18: carrel.v1.ReviveResponse
-	(*PauseRequest)(nil),             // 19: carrel.v1.PauseRequest
-	(*PauseResponse)(nil),            // 20: carrel.v1.PauseResponse
-	(*ResumeRequest)(nil),            // 21: carrel.v1.ResumeRequest
-	(*ResumeResponse)(nil),           // 22: carrel.v1.ResumeResponse
-	(*UpdateRequest)(nil),            // 23: carrel.v1.UpdateRequest
-	(*UpdateResponse)(nil),           // 24: carrel.v1.UpdateResponse
-	(*ExplainReachRequest)(nil),      // 25: carrel.v1.ExplainReachRequest
-	(*ExplainReachResponse)(nil),     // 26: carrel.v1.ExplainReachResponse
-	(*ReachVerdict)(nil),             // 27: carrel.v1.ReachVerdict
-	(*ListConnectionsRequest)(nil),   // 28: carrel.v1.ListConnectionsRequest
-	(*ListConnectionsResponse)(nil),  // 29: carrel.v1.ListConnectionsResponse
-	(*Connection)(nil),               // 30: carrel.v1.Connection
-	(*StatsRequest)(nil),             // 31: carrel.v1.StatsRequest
-	(*Usage)(nil),                    // 32: carrel.v1.Usage
-	(*StatsResponse)(nil),            // 33: carrel.v1.StatsResponse
-	(*WatchRequest)(nil),             // 34: carrel.v1.WatchRequest
-	(*Event)(nil),                    // 35: carrel.v1.Event
-	(*WatchResponse)(nil),            // 36: carrel.v1.WatchResponse
-	(*StopResponse)(nil),             // 37: carrel.v1.StopResponse
-	(*DestroyRequest)(nil),           // 38: carrel.v1.DestroyRequest
-	(*DestroyResponse)(nil),          // 39: carrel.v1.DestroyResponse
-	(*Command)(nil),                  // 40: carrel.v1.Command
-	(*Status)(nil),                   // 41: carrel.v1.Status
-	(*ExecRequest)(nil),              // 42: carrel.v1.ExecRequest
-	(*ExecResponse)(nil),             // 43: carrel.v1.ExecResponse
-	(*WindowSize)(nil),               // 44: carrel.v1.WindowSize
-	(*StreamStart)(nil),              // 45: carrel.v1.StreamStart
-	(*StreamRequest)(nil),            // 46: carrel.v1.StreamRequest
-	(*StreamResponse)(nil),           // 47: carrel.v1.StreamResponse
-	(*DetachRequest)(nil),            // 48: carrel.v1.DetachRequest
-	(*DetachResponse)(nil),           // 49: carrel.v1.DetachResponse
-	(*CommandInfo)(nil),              // 50: carrel.v1.CommandInfo
-	(*ExplainRequest)(nil),           // 51: carrel.v1.ExplainRequest
-	(*ExplainResponse)(nil),          // 52: carrel.v1.ExplainResponse
-	(*ListCommandsRequest)(nil),      // 53: carrel.v1.ListCommandsRequest
-	(*ListCommandsResponse)(nil),     // 54: carrel.v1.ListCommandsResponse
-	(*LogsRequest)(nil),              // 55: carrel.v1.LogsRequest
-	(*LogsResponse)(nil),             // 56: carrel.v1.LogsResponse
-	(*WaitRequest)(nil),              // 57: carrel.v1.WaitRequest
-	(*WaitResponse)(nil),             // 58: carrel.v1.WaitResponse
-	(*SignalRequest)(nil),            // 59: carrel.v1.SignalRequest
-	(*SignalResponse)(nil),           // 60: carrel.v1.SignalResponse
-	(*ResizeRequest)(nil),            // 61: carrel.v1.ResizeRequest
-	(*ResizeResponse)(nil),           // 62: carrel.v1.ResizeResponse
-	(*SpawnRequest)(nil),             // 63: carrel.v1.SpawnRequest
-	(*SpawnResponse)(nil),            // 64: carrel.v1.SpawnResponse
-	(*Exited)(nil),                   // 65: carrel.v1.Exited
-	(*AttachRequest)(nil),            // 66: carrel.v1.AttachRequest
-	(*AttachResponse)(nil),           // 67: carrel.v1.AttachResponse
-	(*VerifyRequest)(nil),            // 68: carrel.v1.VerifyRequest
-	(*VerifyResponse)(nil),           // 69: carrel.v1.VerifyResponse
-	(*CheckpointRequest)(nil),        // 70: carrel.v1.CheckpointRequest
-	(*CheckpointResponse)(nil),       // 71: carrel.v1.CheckpointResponse
-	(*Filter)(nil),                   // 72: carrel.v1.Filter
-	(*ProveRequest)(nil),             // 73: carrel.v1.ProveRequest
-	(*ProveResponse)(nil),            // 74: carrel.v1.ProveResponse
-	(*Proven)(nil),                   // 75: carrel.v1.Proven
-	(*ShowRequest)(nil),              // 76: carrel.v1.ShowRequest
-	(*ShowResponse)(nil),             // 77: carrel.v1.ShowResponse
-	(*VersionRequest)(nil),           // 78: carrel.v1.VersionRequest
-	(*VersionResponse)(nil),          // 79: carrel.v1.VersionResponse
-	(*Token)(nil),                    // 80: carrel.v1.Token
-	(*CreateTokenRequest)(nil),       // 81: carrel.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),      // 82: carrel.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),        // 83: carrel.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),       // 84: carrel.v1.ListTokensResponse
-	(*GetTokenRequest)(nil),          // 85: carrel.v1.GetTokenRequest
-	(*GetTokenResponse)(nil),         // 86: carrel.v1.GetTokenResponse
-	(*RevokeTokenRequest)(nil),       // 87: carrel.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),      // 88: carrel.v1.RevokeTokenResponse
-	(*WhoAmIRequest)(nil),            // 89: carrel.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),           // 90: carrel.v1.WhoAmIResponse
-	(*Secret)(nil),                   // 91: carrel.v1.Secret
-	(*SetSecretRequest)(nil),         // 92: carrel.v1.SetSecretRequest
-	(*SetSecretResponse)(nil),        // 93: carrel.v1.SetSecretResponse
-	(*RotateSecretRequest)(nil),      // 94: carrel.v1.RotateSecretRequest
-	(*RotateSecretResponse)(nil),     // 95: carrel.v1.RotateSecretResponse
-	(*ListSecretsRequest)(nil),       // 96: carrel.v1.ListSecretsRequest
-	(*ListSecretsResponse)(nil),      // 97: carrel.v1.ListSecretsResponse
-	(*RemoveSecretRequest)(nil),      // 98: carrel.v1.RemoveSecretRequest
-	(*RemoveSecretResponse)(nil),     // 99: carrel.v1.RemoveSecretResponse
-	(*Archive)(nil),                  // 100: carrel.v1.Archive
-	(*ArchiveProgress)(nil),          // 101: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),     // 102: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil),    // 103: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),             // 104: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),           // 105: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),          // 106: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),      // 107: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),     // 108: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),       // 109: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),      // 110: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),     // 111: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil),    // 112: carrel.v1.RemoveArchiveResponse
-	(*ReloadPolicyRequest)(nil),      // 113: carrel.v1.ReloadPolicyRequest
-	(*ReloadPolicyResponse)(nil),     // 114: carrel.v1.ReloadPolicyResponse
-	(*Segment)(nil),                  // 115: carrel.v1.Segment
-	(*Approval)(nil),                 // 116: carrel.v1.Approval
-	(*ApprovalAnswer)(nil),           // 117: carrel.v1.ApprovalAnswer
-	(*ListApprovalsRequest)(nil),     // 118: carrel.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),    // 119: carrel.v1.ListApprovalsResponse
-	(*GetApprovalRequest)(nil),       // 120: carrel.v1.GetApprovalRequest
-	(*GetApprovalResponse)(nil),      // 121: carrel.v1.GetApprovalResponse
-	(*AnswerApprovalRequest)(nil),    // 122: carrel.v1.AnswerApprovalRequest
-	(*AnswerApprovalResponse)(nil),   // 123: carrel.v1.AnswerApprovalResponse
-	(*WatchApprovalsRequest)(nil),    // 124: carrel.v1.WatchApprovalsRequest
-	(*WatchApprovalsResponse)(nil),   // 125: carrel.v1.WatchApprovalsResponse
-	(*Permission)(nil),               // 126: carrel.v1.Permission
-	(*AllowCommandRequest)(nil),      // 127: carrel.v1.AllowCommandRequest
-	(*AllowCommandResponse)(nil),     // 128: carrel.v1.AllowCommandResponse
-	(*ListPermissionsRequest)(nil),   // 129: carrel.v1.ListPermissionsRequest
-	(*ListPermissionsResponse)(nil),  // 130: carrel.v1.ListPermissionsResponse
-	(*RevokePermissionRequest)(nil),  // 131: carrel.v1.RevokePermissionRequest
-	(*RevokePermissionResponse)(nil), // 132: carrel.v1.RevokePermissionResponse
-	nil,                              // 133: carrel.v1.Command.EnvEntry
+	(*ModelUse)(nil),                 // 4: carrel.v1.ModelUse
+	(*ModelBudget)(nil),              // 5: carrel.v1.ModelBudget
+	(*CreateRequest)(nil),            // 6: carrel.v1.CreateRequest
+	(*CreateResponse)(nil),           // 7: carrel.v1.CreateResponse
+	(*GetRequest)(nil),               // 8: carrel.v1.GetRequest
+	(*GetResponse)(nil),              // 9: carrel.v1.GetResponse
+	(*ListRequest)(nil),              // 10: carrel.v1.ListRequest
+	(*ListResponse)(nil),             // 11: carrel.v1.ListResponse
+	(*RetainedHome)(nil),             // 12: carrel.v1.RetainedHome
+	(*MendedRequest)(nil),            // 13: carrel.v1.MendedRequest
+	(*MendedResponse)(nil),           // 14: carrel.v1.MendedResponse
+	(*Mended)(nil),                   // 15: carrel.v1.Mended
+	(*StartRequest)(nil),             // 16: carrel.v1.StartRequest
+	(*StartResponse)(nil),            // 17: carrel.v1.StartResponse
+	(*StopRequest)(nil),              // 18: carrel.v1.StopRequest
+	(*ReviveRequest)(nil),            // 19: carrel.v1.ReviveRequest
+	(*ReviveResponse)(nil),           // 20: carrel.v1.ReviveResponse
+	(*PauseRequest)(nil),             // 21: carrel.v1.PauseRequest
+	(*PauseResponse)(nil),            // 22: carrel.v1.PauseResponse
+	(*ResumeRequest)(nil),            // 23: carrel.v1.ResumeRequest
+	(*ResumeResponse)(nil),           // 24: carrel.v1.ResumeResponse
+	(*UpdateRequest)(nil),            // 25: carrel.v1.UpdateRequest
+	(*UpdateResponse)(nil),           // 26: carrel.v1.UpdateResponse
+	(*ExplainReachRequest)(nil),      // 27: carrel.v1.ExplainReachRequest
+	(*ExplainReachResponse)(nil),     // 28: carrel.v1.ExplainReachResponse
+	(*ReachVerdict)(nil),             // 29: carrel.v1.ReachVerdict
+	(*ListConnectionsRequest)(nil),   // 30: carrel.v1.ListConnectionsRequest
+	(*ListConnectionsResponse)(nil),  // 31: carrel.v1.ListConnectionsResponse
+	(*Connection)(nil),               // 32: carrel.v1.Connection
+	(*StatsRequest)(nil),             // 33: carrel.v1.StatsRequest
+	(*Usage)(nil),                    // 34: carrel.v1.Usage
+	(*StatsResponse)(nil),            // 35: carrel.v1.StatsResponse
+	(*WatchRequest)(nil),             // 36: carrel.v1.WatchRequest
+	(*Event)(nil),                    // 37: carrel.v1.Event
+	(*WatchResponse)(nil),            // 38: carrel.v1.WatchResponse
+	(*StopResponse)(nil),             // 39: carrel.v1.StopResponse
+	(*DestroyRequest)(nil),           // 40: carrel.v1.DestroyRequest
+	(*DestroyResponse)(nil),          // 41: carrel.v1.DestroyResponse
+	(*Command)(nil),                  // 42: carrel.v1.Command
+	(*Status)(nil),                   // 43: carrel.v1.Status
+	(*ExecRequest)(nil),              // 44: carrel.v1.ExecRequest
+	(*ExecResponse)(nil),             // 45: carrel.v1.ExecResponse
+	(*WindowSize)(nil),               // 46: carrel.v1.WindowSize
+	(*StreamStart)(nil),              // 47: carrel.v1.StreamStart
+	(*StreamRequest)(nil),            // 48: carrel.v1.StreamRequest
+	(*StreamResponse)(nil),           // 49: carrel.v1.StreamResponse
+	(*DetachRequest)(nil),            // 50: carrel.v1.DetachRequest
+	(*DetachResponse)(nil),           // 51: carrel.v1.DetachResponse
+	(*CommandInfo)(nil),              // 52: carrel.v1.CommandInfo
+	(*ExplainRequest)(nil),           // 53: carrel.v1.ExplainRequest
+	(*ExplainResponse)(nil),          // 54: carrel.v1.ExplainResponse
+	(*ListCommandsRequest)(nil),      // 55: carrel.v1.ListCommandsRequest
+	(*ListCommandsResponse)(nil),     // 56: carrel.v1.ListCommandsResponse
+	(*LogsRequest)(nil),              // 57: carrel.v1.LogsRequest
+	(*LogsResponse)(nil),             // 58: carrel.v1.LogsResponse
+	(*WaitRequest)(nil),              // 59: carrel.v1.WaitRequest
+	(*WaitResponse)(nil),             // 60: carrel.v1.WaitResponse
+	(*SignalRequest)(nil),            // 61: carrel.v1.SignalRequest
+	(*SignalResponse)(nil),           // 62: carrel.v1.SignalResponse
+	(*ResizeRequest)(nil),            // 63: carrel.v1.ResizeRequest
+	(*ResizeResponse)(nil),           // 64: carrel.v1.ResizeResponse
+	(*SpawnRequest)(nil),             // 65: carrel.v1.SpawnRequest
+	(*SpawnResponse)(nil),            // 66: carrel.v1.SpawnResponse
+	(*Exited)(nil),                   // 67: carrel.v1.Exited
+	(*AttachRequest)(nil),            // 68: carrel.v1.AttachRequest
+	(*AttachResponse)(nil),           // 69: carrel.v1.AttachResponse
+	(*VerifyRequest)(nil),            // 70: carrel.v1.VerifyRequest
+	(*VerifyResponse)(nil),           // 71: carrel.v1.VerifyResponse
+	(*CheckpointRequest)(nil),        // 72: carrel.v1.CheckpointRequest
+	(*CheckpointResponse)(nil),       // 73: carrel.v1.CheckpointResponse
+	(*Filter)(nil),                   // 74: carrel.v1.Filter
+	(*ProveRequest)(nil),             // 75: carrel.v1.ProveRequest
+	(*ProveResponse)(nil),            // 76: carrel.v1.ProveResponse
+	(*Proven)(nil),                   // 77: carrel.v1.Proven
+	(*ShowRequest)(nil),              // 78: carrel.v1.ShowRequest
+	(*ShowResponse)(nil),             // 79: carrel.v1.ShowResponse
+	(*VersionRequest)(nil),           // 80: carrel.v1.VersionRequest
+	(*VersionResponse)(nil),          // 81: carrel.v1.VersionResponse
+	(*Token)(nil),                    // 82: carrel.v1.Token
+	(*CreateTokenRequest)(nil),       // 83: carrel.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),      // 84: carrel.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),        // 85: carrel.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),       // 86: carrel.v1.ListTokensResponse
+	(*GetTokenRequest)(nil),          // 87: carrel.v1.GetTokenRequest
+	(*GetTokenResponse)(nil),         // 88: carrel.v1.GetTokenResponse
+	(*RevokeTokenRequest)(nil),       // 89: carrel.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),      // 90: carrel.v1.RevokeTokenResponse
+	(*WhoAmIRequest)(nil),            // 91: carrel.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),           // 92: carrel.v1.WhoAmIResponse
+	(*Secret)(nil),                   // 93: carrel.v1.Secret
+	(*SetSecretRequest)(nil),         // 94: carrel.v1.SetSecretRequest
+	(*SetSecretResponse)(nil),        // 95: carrel.v1.SetSecretResponse
+	(*RotateSecretRequest)(nil),      // 96: carrel.v1.RotateSecretRequest
+	(*RotateSecretResponse)(nil),     // 97: carrel.v1.RotateSecretResponse
+	(*ListSecretsRequest)(nil),       // 98: carrel.v1.ListSecretsRequest
+	(*ListSecretsResponse)(nil),      // 99: carrel.v1.ListSecretsResponse
+	(*RemoveSecretRequest)(nil),      // 100: carrel.v1.RemoveSecretRequest
+	(*RemoveSecretResponse)(nil),     // 101: carrel.v1.RemoveSecretResponse
+	(*ListModelsRequest)(nil),        // 102: carrel.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),       // 103: carrel.v1.ListModelsResponse
+	(*Model)(nil),                    // 104: carrel.v1.Model
+	(*ModelSums)(nil),                // 105: carrel.v1.ModelSums
+	(*ModelSum)(nil),                 // 106: carrel.v1.ModelSum
+	(*ModelUsageRequest)(nil),        // 107: carrel.v1.ModelUsageRequest
+	(*ModelUsageResponse)(nil),       // 108: carrel.v1.ModelUsageResponse
+	(*ModelUsage)(nil),               // 109: carrel.v1.ModelUsage
+	(*Archive)(nil),                  // 110: carrel.v1.Archive
+	(*ArchiveProgress)(nil),          // 111: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),     // 112: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil),    // 113: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),             // 114: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),           // 115: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),          // 116: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),      // 117: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),     // 118: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),       // 119: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),      // 120: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),     // 121: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil),    // 122: carrel.v1.RemoveArchiveResponse
+	(*ReloadPolicyRequest)(nil),      // 123: carrel.v1.ReloadPolicyRequest
+	(*ReloadPolicyResponse)(nil),     // 124: carrel.v1.ReloadPolicyResponse
+	(*Segment)(nil),                  // 125: carrel.v1.Segment
+	(*Approval)(nil),                 // 126: carrel.v1.Approval
+	(*ApprovalAnswer)(nil),           // 127: carrel.v1.ApprovalAnswer
+	(*ListApprovalsRequest)(nil),     // 128: carrel.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),    // 129: carrel.v1.ListApprovalsResponse
+	(*GetApprovalRequest)(nil),       // 130: carrel.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 131: carrel.v1.GetApprovalResponse
+	(*AnswerApprovalRequest)(nil),    // 132: carrel.v1.AnswerApprovalRequest
+	(*AnswerApprovalResponse)(nil),   // 133: carrel.v1.AnswerApprovalResponse
+	(*WatchApprovalsRequest)(nil),    // 134: carrel.v1.WatchApprovalsRequest
+	(*WatchApprovalsResponse)(nil),   // 135: carrel.v1.WatchApprovalsResponse
+	(*Permission)(nil),               // 136: carrel.v1.Permission
+	(*AllowCommandRequest)(nil),      // 137: carrel.v1.AllowCommandRequest
+	(*AllowCommandResponse)(nil),     // 138: carrel.v1.AllowCommandResponse
+	(*ListPermissionsRequest)(nil),   // 139: carrel.v1.ListPermissionsRequest
+	(*ListPermissionsResponse)(nil),  // 140: carrel.v1.ListPermissionsResponse
+	(*RevokePermissionRequest)(nil),  // 141: carrel.v1.RevokePermissionRequest
+	(*RevokePermissionResponse)(nil), // 142: carrel.v1.RevokePermissionResponse
+	nil,                              // 143: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
 	1,   // 1: carrel.v1.Workspace.controls:type_name -> carrel.v1.Control
 	2,   // 2: carrel.v1.Workspace.mounts:type_name -> carrel.v1.Mount
-	0,   // 3: carrel.v1.CreateRequest.limits:type_name -> carrel.v1.Limits
-	2,   // 4: carrel.v1.CreateRequest.mounts:type_name -> carrel.v1.Mount
-	3,   // 5: carrel.v1.CreateResponse.workspace:type_name -> carrel.v1.Workspace
-	3,   // 6: carrel.v1.GetResponse.workspace:type_name -> carrel.v1.Workspace
-	3,   // 7: carrel.v1.ListResponse.workspaces:type_name -> carrel.v1.Workspace
-	10,  // 8: carrel.v1.ListResponse.retained:type_name -> carrel.v1.RetainedHome
-	13,  // 9: carrel.v1.MendedResponse.mended:type_name -> carrel.v1.Mended
-	3,   // 10: carrel.v1.StartResponse.workspace:type_name -> carrel.v1.Workspace
-	3,   // 11: carrel.v1.ReviveResponse.workspace:type_name -> carrel.v1.Workspace
-	3,   // 12: carrel.v1.PauseResponse.workspace:type_name -> carrel.v1.Workspace
-	3,   // 13: carrel.v1.ResumeResponse.workspace:type_name -> carrel.v1.Workspace
-	0,   // 14: carrel.v1.UpdateRequest.limits:type_name -> carrel.v1.Limits
-	3,   // 15: carrel.v1.UpdateResponse.workspace:type_name -> carrel.v1.Workspace
-	27,  // 16: carrel.v1.ExplainReachResponse.verdicts:type_name -> carrel.v1.ReachVerdict
-	30,  // 17: carrel.v1.ListConnectionsResponse.open:type_name -> carrel.v1.Connection
-	30,  // 18: carrel.v1.ListConnectionsResponse.ended:type_name -> carrel.v1.Connection
-	0,   // 19: carrel.v1.Usage.limits:type_name -> carrel.v1.Limits
-	32,  // 20: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
-	35,  // 21: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
-	3,   // 22: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	133, // 23: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
-	40,  // 24: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
-	41,  // 25: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
-	40,  // 26: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
-	44,  // 27: carrel.v1.StreamStart.terminal:type_name -> carrel.v1.WindowSize
-	45,  // 28: carrel.v1.StreamRequest.start:type_name -> carrel.v1.StreamStart
-	44,  // 29: carrel.v1.StreamRequest.resize:type_name -> carrel.v1.WindowSize
-	41,  // 30: carrel.v1.StreamResponse.exited:type_name -> carrel.v1.Status
-	40,  // 31: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
-	44,  // 32: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
-	41,  // 33: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
-	40,  // 34: carrel.v1.ExplainRequest.command:type_name -> carrel.v1.Command
-	50,  // 35: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
-	41,  // 36: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
-	41,  // 37: carrel.v1.WaitResponse.status:type_name -> carrel.v1.Status
-	44,  // 38: carrel.v1.ResizeRequest.size:type_name -> carrel.v1.WindowSize
-	45,  // 39: carrel.v1.SpawnRequest.start:type_name -> carrel.v1.StreamStart
-	41,  // 40: carrel.v1.Exited.status:type_name -> carrel.v1.Status
-	41,  // 41: carrel.v1.AttachResponse.status:type_name -> carrel.v1.Status
-	72,  // 42: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
-	75,  // 43: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
-	72,  // 44: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
-	80,  // 45: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
-	80,  // 46: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
-	80,  // 47: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
-	80,  // 48: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
-	91,  // 49: carrel.v1.SetSecretResponse.secret:type_name -> carrel.v1.Secret
-	91,  // 50: carrel.v1.RotateSecretResponse.secret:type_name -> carrel.v1.Secret
-	91,  // 51: carrel.v1.ListSecretsResponse.secrets:type_name -> carrel.v1.Secret
-	0,   // 52: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	101, // 53: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	100, // 54: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,   // 55: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	104, // 56: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	101, // 57: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,   // 58: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	100, // 59: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	100, // 60: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	115, // 61: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
-	117, // 62: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
-	116, // 63: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
-	116, // 64: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
-	116, // 65: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
-	116, // 66: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
-	126, // 67: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
-	126, // 68: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	4,   // 69: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	6,   // 70: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	8,   // 71: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	14,  // 72: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	16,  // 73: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	38,  // 74: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	17,  // 75: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
-	19,  // 76: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	21,  // 77: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	23,  // 78: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	25,  // 79: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
-	28,  // 80: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
-	31,  // 81: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	34,  // 82: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	42,  // 83: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	46,  // 84: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	48,  // 85: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	53,  // 86: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	51,  // 87: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
-	55,  // 88: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	57,  // 89: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	59,  // 90: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	61,  // 91: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	63,  // 92: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	66,  // 93: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	102, // 94: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	105, // 95: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	107, // 96: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	109, // 97: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	111, // 98: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	68,  // 99: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	76,  // 100: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	70,  // 101: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	73,  // 102: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	81,  // 103: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	83,  // 104: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	85,  // 105: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	87,  // 106: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	89,  // 107: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	92,  // 108: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
-	94,  // 109: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
-	96,  // 110: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
-	98,  // 111: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
-	118, // 112: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	120, // 113: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	122, // 114: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	124, // 115: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	127, // 116: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
-	129, // 117: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	131, // 118: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	78,  // 119: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	113, // 120: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	11,  // 121: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	5,   // 122: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	7,   // 123: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	9,   // 124: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	15,  // 125: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	37,  // 126: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	39,  // 127: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	18,  // 128: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
-	20,  // 129: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	22,  // 130: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	24,  // 131: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	26,  // 132: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
-	29,  // 133: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
-	33,  // 134: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	36,  // 135: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	43,  // 136: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	47,  // 137: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	49,  // 138: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	54,  // 139: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	52,  // 140: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
-	56,  // 141: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	58,  // 142: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	60,  // 143: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	62,  // 144: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	64,  // 145: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	67,  // 146: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	103, // 147: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	106, // 148: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	108, // 149: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	110, // 150: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	112, // 151: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	69,  // 152: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	77,  // 153: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	71,  // 154: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	74,  // 155: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	82,  // 156: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	84,  // 157: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	86,  // 158: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	88,  // 159: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	90,  // 160: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	93,  // 161: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
-	95,  // 162: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
-	97,  // 163: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
-	99,  // 164: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
-	119, // 165: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	121, // 166: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	123, // 167: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	125, // 168: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	128, // 169: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
-	130, // 170: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	132, // 171: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	79,  // 172: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	114, // 173: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	12,  // 174: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	122, // [122:175] is the sub-list for method output_type
-	69,  // [69:122] is the sub-list for method input_type
-	69,  // [69:69] is the sub-list for extension type_name
-	69,  // [69:69] is the sub-list for extension extendee
-	0,   // [0:69] is the sub-list for field type_name
+	4,   // 3: carrel.v1.Workspace.models:type_name -> carrel.v1.ModelUse
+	5,   // 4: carrel.v1.Workspace.model_budget:type_name -> carrel.v1.ModelBudget
+	0,   // 5: carrel.v1.CreateRequest.limits:type_name -> carrel.v1.Limits
+	2,   // 6: carrel.v1.CreateRequest.mounts:type_name -> carrel.v1.Mount
+	4,   // 7: carrel.v1.CreateRequest.models:type_name -> carrel.v1.ModelUse
+	5,   // 8: carrel.v1.CreateRequest.model_budget:type_name -> carrel.v1.ModelBudget
+	3,   // 9: carrel.v1.CreateResponse.workspace:type_name -> carrel.v1.Workspace
+	3,   // 10: carrel.v1.GetResponse.workspace:type_name -> carrel.v1.Workspace
+	3,   // 11: carrel.v1.ListResponse.workspaces:type_name -> carrel.v1.Workspace
+	12,  // 12: carrel.v1.ListResponse.retained:type_name -> carrel.v1.RetainedHome
+	15,  // 13: carrel.v1.MendedResponse.mended:type_name -> carrel.v1.Mended
+	3,   // 14: carrel.v1.StartResponse.workspace:type_name -> carrel.v1.Workspace
+	3,   // 15: carrel.v1.ReviveResponse.workspace:type_name -> carrel.v1.Workspace
+	3,   // 16: carrel.v1.PauseResponse.workspace:type_name -> carrel.v1.Workspace
+	3,   // 17: carrel.v1.ResumeResponse.workspace:type_name -> carrel.v1.Workspace
+	0,   // 18: carrel.v1.UpdateRequest.limits:type_name -> carrel.v1.Limits
+	4,   // 19: carrel.v1.UpdateRequest.models:type_name -> carrel.v1.ModelUse
+	5,   // 20: carrel.v1.UpdateRequest.model_budget:type_name -> carrel.v1.ModelBudget
+	3,   // 21: carrel.v1.UpdateResponse.workspace:type_name -> carrel.v1.Workspace
+	29,  // 22: carrel.v1.ExplainReachResponse.verdicts:type_name -> carrel.v1.ReachVerdict
+	32,  // 23: carrel.v1.ListConnectionsResponse.open:type_name -> carrel.v1.Connection
+	32,  // 24: carrel.v1.ListConnectionsResponse.ended:type_name -> carrel.v1.Connection
+	0,   // 25: carrel.v1.Usage.limits:type_name -> carrel.v1.Limits
+	34,  // 26: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
+	37,  // 27: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
+	3,   // 28: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
+	143, // 29: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	42,  // 30: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
+	43,  // 31: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
+	42,  // 32: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
+	46,  // 33: carrel.v1.StreamStart.terminal:type_name -> carrel.v1.WindowSize
+	47,  // 34: carrel.v1.StreamRequest.start:type_name -> carrel.v1.StreamStart
+	46,  // 35: carrel.v1.StreamRequest.resize:type_name -> carrel.v1.WindowSize
+	43,  // 36: carrel.v1.StreamResponse.exited:type_name -> carrel.v1.Status
+	42,  // 37: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
+	46,  // 38: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
+	43,  // 39: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
+	42,  // 40: carrel.v1.ExplainRequest.command:type_name -> carrel.v1.Command
+	52,  // 41: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
+	43,  // 42: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
+	43,  // 43: carrel.v1.WaitResponse.status:type_name -> carrel.v1.Status
+	46,  // 44: carrel.v1.ResizeRequest.size:type_name -> carrel.v1.WindowSize
+	47,  // 45: carrel.v1.SpawnRequest.start:type_name -> carrel.v1.StreamStart
+	43,  // 46: carrel.v1.Exited.status:type_name -> carrel.v1.Status
+	43,  // 47: carrel.v1.AttachResponse.status:type_name -> carrel.v1.Status
+	74,  // 48: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
+	77,  // 49: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
+	74,  // 50: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
+	82,  // 51: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
+	82,  // 52: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
+	82,  // 53: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
+	82,  // 54: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
+	93,  // 55: carrel.v1.SetSecretResponse.secret:type_name -> carrel.v1.Secret
+	93,  // 56: carrel.v1.RotateSecretResponse.secret:type_name -> carrel.v1.Secret
+	93,  // 57: carrel.v1.ListSecretsResponse.secrets:type_name -> carrel.v1.Secret
+	104, // 58: carrel.v1.ListModelsResponse.models:type_name -> carrel.v1.Model
+	109, // 59: carrel.v1.ListModelsResponse.own:type_name -> carrel.v1.ModelUsage
+	5,   // 60: carrel.v1.Model.budget:type_name -> carrel.v1.ModelBudget
+	105, // 61: carrel.v1.Model.used:type_name -> carrel.v1.ModelSums
+	106, // 62: carrel.v1.ModelSums.by_model:type_name -> carrel.v1.ModelSum
+	109, // 63: carrel.v1.ModelUsageResponse.usage:type_name -> carrel.v1.ModelUsage
+	4,   // 64: carrel.v1.ModelUsage.models:type_name -> carrel.v1.ModelUse
+	5,   // 65: carrel.v1.ModelUsage.budget:type_name -> carrel.v1.ModelBudget
+	105, // 66: carrel.v1.ModelUsage.today:type_name -> carrel.v1.ModelSums
+	105, // 67: carrel.v1.ModelUsage.whole:type_name -> carrel.v1.ModelSums
+	0,   // 68: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	111, // 69: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	110, // 70: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,   // 71: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	114, // 72: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	111, // 73: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,   // 74: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	110, // 75: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	110, // 76: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	125, // 77: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
+	127, // 78: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
+	126, // 79: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
+	126, // 80: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
+	126, // 81: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
+	126, // 82: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
+	136, // 83: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
+	136, // 84: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
+	6,   // 85: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	8,   // 86: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	10,  // 87: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	16,  // 88: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	18,  // 89: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	40,  // 90: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	19,  // 91: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
+	21,  // 92: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	23,  // 93: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	25,  // 94: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	27,  // 95: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
+	30,  // 96: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
+	33,  // 97: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	36,  // 98: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	44,  // 99: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	48,  // 100: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	50,  // 101: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	55,  // 102: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	53,  // 103: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	57,  // 104: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	59,  // 105: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	61,  // 106: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	63,  // 107: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	65,  // 108: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	68,  // 109: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	112, // 110: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	115, // 111: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	117, // 112: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	119, // 113: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	121, // 114: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	70,  // 115: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	78,  // 116: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	72,  // 117: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	75,  // 118: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	83,  // 119: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	85,  // 120: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	87,  // 121: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	89,  // 122: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	91,  // 123: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	94,  // 124: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
+	96,  // 125: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
+	98,  // 126: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
+	100, // 127: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
+	102, // 128: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
+	107, // 129: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
+	128, // 130: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	130, // 131: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	132, // 132: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	134, // 133: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	137, // 134: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
+	139, // 135: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	141, // 136: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	80,  // 137: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	123, // 138: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	13,  // 139: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	7,   // 140: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	9,   // 141: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	11,  // 142: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	17,  // 143: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	39,  // 144: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	41,  // 145: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	20,  // 146: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
+	22,  // 147: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	24,  // 148: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	26,  // 149: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	28,  // 150: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
+	31,  // 151: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
+	35,  // 152: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	38,  // 153: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	45,  // 154: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	49,  // 155: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	51,  // 156: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	56,  // 157: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	54,  // 158: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	58,  // 159: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	60,  // 160: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	62,  // 161: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	64,  // 162: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	66,  // 163: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	69,  // 164: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	113, // 165: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	116, // 166: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	118, // 167: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	120, // 168: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	122, // 169: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	71,  // 170: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	79,  // 171: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	73,  // 172: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	76,  // 173: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	84,  // 174: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	86,  // 175: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	88,  // 176: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	90,  // 177: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	92,  // 178: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	95,  // 179: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
+	97,  // 180: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
+	99,  // 181: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
+	101, // 182: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
+	103, // 183: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
+	108, // 184: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
+	129, // 185: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	131, // 186: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	133, // 187: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	135, // 188: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	138, // 189: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
+	140, // 190: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	142, // 191: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	81,  // 192: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	124, // 193: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	14,  // 194: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	140, // [140:195] is the sub-list for method output_type
+	85,  // [85:140] is the sub-list for method input_type
+	85,  // [85:85] is the sub-list for extension type_name
+	85,  // [85:85] is the sub-list for extension extendee
+	0,   // [0:85] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -10374,33 +11162,33 @@ func file_carrel_v1_carrel_proto_init() {
 	if File_carrel_v1_carrel_proto != nil {
 		return
 	}
-	file_carrel_v1_carrel_proto_msgTypes[46].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[48].OneofWrappers = []any{
 		(*StreamRequest_Start)(nil),
 		(*StreamRequest_Stdin)(nil),
 		(*StreamRequest_CloseStdin)(nil),
 		(*StreamRequest_Resize)(nil),
 		(*StreamRequest_Signal)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[47].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[49].OneofWrappers = []any{
 		(*StreamResponse_CommandId)(nil),
 		(*StreamResponse_Stdout)(nil),
 		(*StreamResponse_Stderr)(nil),
 		(*StreamResponse_Exited)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[103].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[113].OneofWrappers = []any{
 		(*CreateArchiveResponse_Progress)(nil),
 		(*CreateArchiveResponse_Data)(nil),
 		(*CreateArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[105].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[115].OneofWrappers = []any{
 		(*RestoreRequest_Start)(nil),
 		(*RestoreRequest_Data)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[106].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[116].OneofWrappers = []any{
 		(*RestoreResponse_Progress)(nil),
 		(*RestoreResponse_Workspace)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[110].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[120].OneofWrappers = []any{
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
@@ -10410,9 +11198,9 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   134,
+			NumMessages:   144,
 			NumExtensions: 0,
-			NumServices:   8,
+			NumServices:   9,
 		},
 		GoTypes:           file_carrel_v1_carrel_proto_goTypes,
 		DependencyIndexes: file_carrel_v1_carrel_proto_depIdxs,

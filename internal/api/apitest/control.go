@@ -57,7 +57,12 @@ func (g *Gate) Update(_ context.Context, p principal.Principal, ref string, c wo
 				secrets.Uses = append(secrets.Uses, workspace.SecretUse{Name: name, Placeholder: "placeholder-of-" + name})
 			}
 		}
-		d.Reach, d.Secrets = reach, secrets
+		models, err := d.Models.Without(c.Models.Remove)
+		if err != nil {
+			return err
+		}
+		models.Uses, models.Budget = append(models.Uses, c.Models.Add...), models.Budget.With(c.Models.Budget)
+		d.Reach, d.Secrets, d.Models = reach, secrets, models
 		d.Limits = c.Limits.Or(d.Limits)
 		if c.Key != "" {
 			g.renamed(d, c.Key)

@@ -299,6 +299,16 @@ func (r *Recorder) RotateSecret(_ context.Context, _ principal.Principal, name s
 	return workspace.Secret{}, r.note("RotateSecret", name, v)
 }
 
+// ListModels implements api.Gate.
+func (r *Recorder) ListModels(context.Context, principal.Principal) ([]workspace.ModelOffer, workspace.ModelUsage, error) {
+	return nil, workspace.ModelUsage{}, r.note("ListModels")
+}
+
+// ModelUsage implements api.Gate.
+func (r *Recorder) ModelUsage(_ context.Context, _ principal.Principal, ref string) ([]workspace.ModelUsage, error) {
+	return nil, r.note("ModelUsage", ref)
+}
+
 // ListSecrets implements api.Gate.
 func (r *Recorder) ListSecrets(_ context.Context, _ principal.Principal) ([]workspace.Secret, error) {
 	return nil, r.note("ListSecrets")

@@ -29,10 +29,11 @@ type Config struct {
 	// egressapi.MostAsked at once, and returns soon after ctx has ended: then nobody waits any more. Optional: without it
 	// every question is answered with no.
 	Ask func(ctx context.Context, q Question) Answer
-	// Reserve is asked before each request to an endpoint of Setup.Models, for a model that a program names; "" for none. done
-	// is called once, when the request has ended. Neither may block, and both may be called concurrently. The text of an
-	// error is told to the program; one of kind unavailable may go away. Optional: without it every request is refused.
-	Reserve func(endpoint, model string) (done func(egressapi.Usage), err error)
+	// Reserve is asked before each request to an endpoint of Setup.Models, for a model that a program names; "" for none. It
+	// is called in a goroutine of each request, for egressapi.MostLeased at once, and returns soon after ctx has ended. done
+	// is called once, when the request has ended, and must not block. The text of an error is told to the program; one of
+	// kind unavailable may go away. Optional: without it every request is refused.
+	Reserve func(ctx context.Context, endpoint, model string) (done func(egressapi.Usage), err error)
 	// Trouble is told when a process ended by itself. It is replaced, unless that happens too often.
 	// Required.
 	Trouble func(error)
@@ -75,6 +76,7 @@ type Keeper struct {
 	version int // of setup
 	now     *process
 	closed  bool
+	over    bool // no other process is started
 	asked   asked
 
 	watching sync.WaitGroup
@@ -130,7 +132,7 @@ func (k *Keeper) SetSecrets(ctx context.Context, secrets []egressapi.Secret) err
 // before Change returns, if there is time.
 func (k *Keeper) Change(ctx context.Context, change func(*egressapi.Setup)) error {
 	k.mu.Lock()
-	if k.closed || k.now == nil && !k.cfg.Retry {
+	if k.closed || k.over {
 		k.mu.Unlock()
 		return fmt.Errorf("cannot change the rules: %w", errClosed)
 	}
@@ -151,8 +153,11 @@ func (k *Keeper) Change(ctx context.Context, change func(*egressapi.Setup)) erro
 	}
 	defer k.leave()
 	k.mu.Lock()
-	p := k.now
+	p, over := k.now, k.over
 	k.mu.Unlock()
+	if over {
+		return fmt.Errorf("cannot change the rules: %w", errClosed)
+	}
 	if p != nil {
 		_, err := k.tell(ctx, p, false)
 		if err == nil {
@@ -163,9 +168,6 @@ func (k *Keeper) Change(ctx context.Context, change func(*egressapi.Setup)) erro
 			return err
 		}
 		_ = p.wait()
-	}
-	if !k.cfg.Retry {
-		return fmt.Errorf("cannot change the rules: %w", errClosed)
 	}
 	if _, err := k.start(ctx); err != nil {
 		return err
@@ -274,7 +276,9 @@ func (k *Keeper) replace() *process {
 		case k.alive.Err() != nil:
 			return nil
 		case !k.cfg.Retry:
-			k.unused() // who connects inside is refused instead of waiting
+			if p := k.giveUp(); p != nil {
+				return p
+			}
 			k.cfg.Trouble(fmt.Errorf("cannot start carrel-egress again; the workspace reaches nothing any more: %w", err))
 			return nil
 		}
@@ -284,6 +288,21 @@ func (k *Keeper) replace() *process {
 		}
 		err = nil
 	}
+}
+
+// giveUp has no other process started, unless a change has just started one, which it returns.
+func (k *Keeper) giveUp() *process {
+	if k.take(k.alive) == nil {
+		defer k.leave()
+	}
+	k.mu.Lock()
+	p := k.now
+	k.over = p == nil
+	k.mu.Unlock()
+	if p == nil {
+		k.unused() // who connects inside is refused instead of waiting
+	}
+	return p
 }
 
 // trouble tells a reason, with Config.Retry once.

@@ -142,6 +142,9 @@ func (p *process) read(connection func(egressapi.Connection)) {
 	timer := time.AfterFunc(endWithin, p.Kill)
 	err := p.Wait()
 	timer.Stop()
+	if said == nil {
+		said = p.leases.why()
+	}
 	switch {
 	case said != nil:
 		p.err = said

@@ -48,7 +48,7 @@ func (w *Ways) start(ctx context.Context, x *way, r workspace.Reach, secrets egr
 	if err != nil {
 		return err
 	}
-	s.CA, s.Secrets = secrets.CA, secrets.List
+	s.CA, s.Secrets, s.Models = secrets.CA, secrets.List, secrets.Models
 	x.end()
 	log := &limited{Logger: w.cfg.Log.With("workspace", string(x.name))}
 	records := recorder.New(recorder.Config{
@@ -63,9 +63,15 @@ func (w *Ways) start(ctx context.Context, x *way, r workspace.Reach, secrets egr
 	if w.cfg.Ask != nil {
 		ask = func(ctx context.Context, q keeper.Question) keeper.Answer { return w.cfg.Ask(ctx, x.name, q) }
 	}
+	var reserve func(context.Context, string, string) (func(egressapi.Usage), error)
+	if w.cfg.Reserve != nil {
+		reserve = func(ctx context.Context, endpoint, model string) (func(egressapi.Usage), error) {
+			return w.cfg.Reserve(ctx, x.name, endpoint, model)
+		}
+	}
 	k, err := keeper.Start(ctx, keeper.Config{
 		Starter: keeper.Remote(func(ctx context.Context) (*os.File, error) { return w.cfg.Open(ctx, x.name) }),
-		Setup:   s, Retry: true, Ask: ask,
+		Setup:   s, Retry: true, Ask: ask, Reserve: reserve,
 		Connection: func(c egressapi.Connection) {
 			w.cfg.Seen(c)
 			w.recent.Add(x.name, c)
@@ -90,7 +96,7 @@ func (x *way) change(ctx context.Context, s egressapi.Setup, secrets *egressapi.
 	return x.keeper.Change(ctx, func(now *egressapi.Setup) {
 		now.Rules, now.Public, now.Resolver, now.Proxy = s.Rules, s.Public, s.Resolver, s.Proxy
 		if secrets != nil {
-			now.CA, now.Secrets = secrets.CA, secrets.List
+			now.CA, now.Secrets, now.Models = secrets.CA, secrets.List, secrets.Models
 		}
 	})
 }

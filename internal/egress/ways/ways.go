@@ -42,6 +42,8 @@ type Config struct {
 	Records recorder.Log
 	// Ask has a person asked about a connection of a workspace: see keeper.Config. Optional.
 	Ask func(ctx context.Context, name id.Workspace, q keeper.Question) keeper.Answer
+	// Reserve is asked before each request to a model: see keeper.Config. Optional.
+	Reserve func(ctx context.Context, name id.Workspace, endpoint, model string) (done func(egressapi.Usage), err error)
 	// Seen is told of each connection as well, also of those that get no record. It must not block. Optional.
 	Seen func(egressapi.Connection)
 	// Log is told what happens without a caller. Optional.
@@ -293,6 +295,9 @@ func (w *Ways) Shutdown() {
 	}
 	closing.Wait()
 }
+
+// Conf is what holds for the host now. It must not be changed.
+func (w *Ways) Conf() *egressconf.Config { return w.config() }
 
 func (w *Ways) config() *egressconf.Config {
 	w.mu.Lock()

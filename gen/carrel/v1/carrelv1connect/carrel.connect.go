@@ -41,6 +41,8 @@ const (
 	TokenServiceName = "carrel.v1.TokenService"
 	// SecretServiceName is the fully-qualified name of the SecretService service.
 	SecretServiceName = "carrel.v1.SecretService"
+	// ModelServiceName is the fully-qualified name of the ModelService service.
+	ModelServiceName = "carrel.v1.ModelService"
 	// ApprovalServiceName is the fully-qualified name of the ApprovalService service.
 	ApprovalServiceName = "carrel.v1.ApprovalService"
 	// SystemServiceName is the fully-qualified name of the SystemService service.
@@ -154,6 +156,10 @@ const (
 	// SecretServiceRemoveSecretProcedure is the fully-qualified name of the SecretService's
 	// RemoveSecret RPC.
 	SecretServiceRemoveSecretProcedure = "/carrel.v1.SecretService/RemoveSecret"
+	// ModelServiceListModelsProcedure is the fully-qualified name of the ModelService's ListModels RPC.
+	ModelServiceListModelsProcedure = "/carrel.v1.ModelService/ListModels"
+	// ModelServiceModelUsageProcedure is the fully-qualified name of the ModelService's ModelUsage RPC.
+	ModelServiceModelUsageProcedure = "/carrel.v1.ModelService/ModelUsage"
 	// ApprovalServiceListApprovalsProcedure is the fully-qualified name of the ApprovalService's
 	// ListApprovals RPC.
 	ApprovalServiceListApprovalsProcedure = "/carrel.v1.ApprovalService/ListApprovals"
@@ -1658,6 +1664,106 @@ func (UnimplementedSecretServiceHandler) ListSecrets(context.Context, *connect.R
 
 func (UnimplementedSecretServiceHandler) RemoveSecret(context.Context, *connect.Request[v1.RemoveSecretRequest]) (*connect.Response[v1.RemoveSecretResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.SecretService.RemoveSecret is not implemented"))
+}
+
+// ModelServiceClient is a client for the carrel.v1.ModelService service.
+type ModelServiceClient interface {
+	// ListModels lists the models of the host as the caller's owner may use them, with what is left of budgets.
+	ListModels(context.Context, *connect.Request[v1.ListModelsRequest]) (*connect.Response[v1.ListModelsResponse], error)
+	// ModelUsage says what was used: by workspaces that the caller reaches, and by owners of whom the caller reaches all.
+	ModelUsage(context.Context, *connect.Request[v1.ModelUsageRequest]) (*connect.Response[v1.ModelUsageResponse], error)
+}
+
+// NewModelServiceClient constructs a client for the carrel.v1.ModelService service. By default, it
+// uses the Connect protocol with the binary Protobuf Codec, asks for gzipped responses, and sends
+// uncompressed requests. To use the gRPC or gRPC-Web protocols, supply the connect.WithGRPC() or
+// connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewModelServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) ModelServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	modelServiceMethods := v1.File_carrel_v1_carrel_proto.Services().ByName("ModelService").Methods()
+	return &modelServiceClient{
+		listModels: connect.NewClient[v1.ListModelsRequest, v1.ListModelsResponse](
+			httpClient,
+			baseURL+ModelServiceListModelsProcedure,
+			connect.WithSchema(modelServiceMethods.ByName("ListModels")),
+			connect.WithClientOptions(opts...),
+		),
+		modelUsage: connect.NewClient[v1.ModelUsageRequest, v1.ModelUsageResponse](
+			httpClient,
+			baseURL+ModelServiceModelUsageProcedure,
+			connect.WithSchema(modelServiceMethods.ByName("ModelUsage")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// modelServiceClient implements ModelServiceClient.
+type modelServiceClient struct {
+	listModels *connect.Client[v1.ListModelsRequest, v1.ListModelsResponse]
+	modelUsage *connect.Client[v1.ModelUsageRequest, v1.ModelUsageResponse]
+}
+
+// ListModels calls carrel.v1.ModelService.ListModels.
+func (c *modelServiceClient) ListModels(ctx context.Context, req *connect.Request[v1.ListModelsRequest]) (*connect.Response[v1.ListModelsResponse], error) {
+	return c.listModels.CallUnary(ctx, req)
+}
+
+// ModelUsage calls carrel.v1.ModelService.ModelUsage.
+func (c *modelServiceClient) ModelUsage(ctx context.Context, req *connect.Request[v1.ModelUsageRequest]) (*connect.Response[v1.ModelUsageResponse], error) {
+	return c.modelUsage.CallUnary(ctx, req)
+}
+
+// ModelServiceHandler is an implementation of the carrel.v1.ModelService service.
+type ModelServiceHandler interface {
+	// ListModels lists the models of the host as the caller's owner may use them, with what is left of budgets.
+	ListModels(context.Context, *connect.Request[v1.ListModelsRequest]) (*connect.Response[v1.ListModelsResponse], error)
+	// ModelUsage says what was used: by workspaces that the caller reaches, and by owners of whom the caller reaches all.
+	ModelUsage(context.Context, *connect.Request[v1.ModelUsageRequest]) (*connect.Response[v1.ModelUsageResponse], error)
+}
+
+// NewModelServiceHandler builds an HTTP handler from the service implementation. It returns the
+// path on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewModelServiceHandler(svc ModelServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	modelServiceMethods := v1.File_carrel_v1_carrel_proto.Services().ByName("ModelService").Methods()
+	modelServiceListModelsHandler := connect.NewUnaryHandler(
+		ModelServiceListModelsProcedure,
+		svc.ListModels,
+		connect.WithSchema(modelServiceMethods.ByName("ListModels")),
+		connect.WithHandlerOptions(opts...),
+	)
+	modelServiceModelUsageHandler := connect.NewUnaryHandler(
+		ModelServiceModelUsageProcedure,
+		svc.ModelUsage,
+		connect.WithSchema(modelServiceMethods.ByName("ModelUsage")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/carrel.v1.ModelService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case ModelServiceListModelsProcedure:
+			modelServiceListModelsHandler.ServeHTTP(w, r)
+		case ModelServiceModelUsageProcedure:
+			modelServiceModelUsageHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedModelServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedModelServiceHandler struct{}
+
+func (UnimplementedModelServiceHandler) ListModels(context.Context, *connect.Request[v1.ListModelsRequest]) (*connect.Response[v1.ListModelsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.ModelService.ListModels is not implemented"))
+}
+
+func (UnimplementedModelServiceHandler) ModelUsage(context.Context, *connect.Request[v1.ModelUsageRequest]) (*connect.Response[v1.ModelUsageResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.ModelService.ModelUsage is not implemented"))
 }
 
 // ApprovalServiceClient is a client for the carrel.v1.ApprovalService service.

@@ -1,0 +1,148 @@
+package models
+
+import (
+	"encoding/json"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/budget"
+	"github.com/carrel-dev/carrel/internal/egress/endpoints"
+	"github.com/carrel-dev/carrel/internal/egressconf"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// each is how often what a workspace uses is recorded. A refusal is recorded at once, and those that follow within that
+// time are counted.
+const each = time.Minute
+
+// told records what workspaces have used of models.
+type told struct {
+	to  Log
+	log *slog.Logger
+
+	mu   sync.Mutex
+	open map[id.Workspace]*untold
+}
+
+// untold is what is not recorded yet of one workspace: one of a model's for each that it used.
+type untold struct {
+	owner string
+	// used are by the names of models, which a workspace has workspace.MaxModels of; order is theirs.
+	used  map[string]*endpoints.Used
+	order []string
+	// refused are the models of which a refusal was recorded.
+	refused map[string]bool
+	timer   *time.Timer
+}
+
+func newTold(to Log, log *slog.Logger) *told {
+	return &told{to: to, log: log, open: map[id.Workspace]*untold{}}
+}
+
+// of returns what is not recorded of a model. t.mu is held.
+func (t *told) of(k workspace.Kept, of egressconf.Model) (*untold, *endpoints.Used) {
+	x := t.open[k.Name]
+	if x == nil {
+		x = &untold{owner: k.Owner, used: map[string]*endpoints.Used{}, refused: map[string]bool{}}
+		x.timer = time.AfterFunc(each, func() { t.end(k.Name) })
+		t.open[k.Name] = x
+	}
+	u := x.used[of.Name]
+	if u == nil {
+		u = &endpoints.Used{Endpoint: of.Name, URL: of.URL, Models: map[string]budget.Sum{}}
+		x.used[of.Name] = u
+		x.order = append(x.order, of.Name)
+	}
+	return x, u
+}
+
+// used notes a request that has ended.
+func (t *told) used(k workspace.Kept, of egressconf.Model, model string, sum budget.Sum, unknown bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, u := t.of(k, of)
+	plus(&u.Sum, sum)
+	if unknown {
+		u.Estimated++
+	}
+	if model == "" {
+		return
+	}
+	if _, known := u.Models[model]; !known && len(u.Models) >= budget.MaxModels {
+		model = budget.Others
+	}
+	now := u.Models[model]
+	plus(&now, sum)
+	u.Models[model] = now
+}
+
+func plus(to *budget.Sum, x budget.Sum) {
+	to.Requests += x.Requests
+	to.Tokens += x.Tokens
+	to.Money += x.Money
+}
+
+// refused notes a request that was not made, and records the first one.
+func (t *told) refused(k workspace.Kept, of egressconf.Model, why error) {
+	t.mu.Lock()
+	x, u := t.of(k, of)
+	first := !x.refused[of.Name]
+	x.refused[of.Name] = true
+	if !first {
+		u.Refused++
+	}
+	t.mu.Unlock()
+	if first {
+		t.record(k.Name, k.Owner, endpoints.Used{Endpoint: of.Name, URL: of.URL, Refused: 1}, why)
+	}
+}
+
+// end records what is not yet of a workspace.
+func (t *told) end(name id.Workspace) {
+	t.mu.Lock()
+	x := t.open[name]
+	delete(t.open, name)
+	t.mu.Unlock()
+	if x == nil {
+		return
+	}
+	x.timer.Stop()
+	for _, model := range x.order {
+		if u := x.used[model]; u.Requests+u.Refused > 0 { // each in a record: programs choose names that fill most of one
+			t.record(name, x.owner, *u, nil)
+		}
+	}
+}
+
+// close is end for all.
+func (t *told) close() {
+	t.mu.Lock()
+	var names []id.Workspace
+	for name := range t.open {
+		names = append(names, name)
+	}
+	t.mu.Unlock()
+	for _, name := range names {
+		t.end(name)
+	}
+}
+
+func (t *told) record(name id.Workspace, owner string, x endpoints.Used, why error) {
+	data, _ := json.Marshal(struct { // texts and numbers always marshal
+		Models []endpoints.Used `json:"models"`
+	}{[]endpoints.Used{x}})
+	r := audit.Record{
+		Type: audit.Usage, Principal: principal.InWorkspace(name, owner).String(), Owner: owner, Workspace: name, Status: audit.StatusOK,
+		Data: data,
+	}
+	if why != nil {
+		r.Status, r.Error = audit.StatusDenied, why.Error()
+	}
+	if err := t.to.AppendAsync(r); err != nil {
+		t.log.Warn("cannot record what a workspace used of models", "workspace", name, "error", err)
+	}
+}
