@@ -129,6 +129,11 @@ func (c *Client) Archives() carrelv1connect.ArchiveServiceClient {
 	return carrelv1connect.NewArchiveServiceClient(c.http(), c.host.baseURL(), c.opts...)
 }
 
+// Files returns the client of carrel.v1.FileService.
+func (c *Client) Files() carrelv1connect.FileServiceClient {
+	return carrelv1connect.NewFileServiceClient(c.http(), c.host.baseURL(), c.opts...)
+}
+
 // Audit returns the client of carrel.v1.AuditService.
 func (c *Client) Audit() carrelv1connect.AuditServiceClient {
 	return carrelv1connect.NewAuditServiceClient(c.http(), c.host.baseURL(), c.opts...)

@@ -8925,6 +8925,1940 @@ func (*RevokePermissionResponse) Descriptor() ([]byte, []int) {
 	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{129}
 }
 
+type FileEntry struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Relative to what was listed or searched; of one that was named, as it was named. raw_path is set instead where
+	// it is no UTF-8.
+	Path    string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath []byte `protobuf:"bytes,2,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// file, directory, link, fifo, socket or device.
+	Type string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	// Permission bits.
+	Mode           uint32 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"`
+	Size           int64  `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`
+	ModifiedUnixNs int64  `protobuf:"varint,6,opt,name=modified_unix_ns,json=modifiedUnixNs,proto3" json:"modified_unix_ns,omitempty"`
+	// Where a link leads, as it is written.
+	Target    string `protobuf:"bytes,7,opt,name=target,proto3" json:"target,omitempty"`
+	RawTarget []byte `protobuf:"bytes,8,opt,name=raw_target,json=rawTarget,proto3" json:"raw_target,omitempty"`
+	// What a search has found: the number of the line, from 1, and its first 512 bytes.
+	Line          int64  `protobuf:"varint,9,opt,name=line,proto3" json:"line,omitempty"`
+	Text          []byte `protobuf:"bytes,10,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileEntry) Reset() {
+	*x = FileEntry{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileEntry) ProtoMessage() {}
+
+func (x *FileEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileEntry.ProtoReflect.Descriptor instead.
+func (*FileEntry) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{130}
+}
+
+func (x *FileEntry) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *FileEntry) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *FileEntry) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *FileEntry) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *FileEntry) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *FileEntry) GetModifiedUnixNs() int64 {
+	if x != nil {
+		return x.ModifiedUnixNs
+	}
+	return 0
+}
+
+func (x *FileEntry) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *FileEntry) GetRawTarget() []byte {
+	if x != nil {
+		return x.RawTarget
+	}
+	return nil
+}
+
+func (x *FileEntry) GetLine() int64 {
+	if x != nil {
+		return x.Line
+	}
+	return 0
+}
+
+func (x *FileEntry) GetText() []byte {
+	if x != nil {
+		return x.Text
+	}
+	return nil
+}
+
+// FilesSummary is what a stream of files had.
+type FilesSummary struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Entries int64                  `protobuf:"varint,1,opt,name=entries,proto3" json:"entries,omitempty"`
+	Bytes   int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// What was left out: devices, FIFOs, sockets, and what could not be read. first is one of them, and why the reason.
+	Skipped int64  `protobuf:"varint,3,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	First   string `protobuf:"bytes,4,opt,name=first,proto3" json:"first,omitempty"`
+	Why     string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
+	// Files that became shorter while they were read: zeros stand for what was missing.
+	Changed       int64 `protobuf:"varint,6,opt,name=changed,proto3" json:"changed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FilesSummary) Reset() {
+	*x = FilesSummary{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FilesSummary) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FilesSummary) ProtoMessage() {}
+
+func (x *FilesSummary) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FilesSummary.ProtoReflect.Descriptor instead.
+func (*FilesSummary) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{131}
+}
+
+func (x *FilesSummary) GetEntries() int64 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+func (x *FilesSummary) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *FilesSummary) GetSkipped() int64 {
+	if x != nil {
+		return x.Skipped
+	}
+	return 0
+}
+
+func (x *FilesSummary) GetFirst() string {
+	if x != nil {
+		return x.First
+	}
+	return ""
+}
+
+func (x *FilesSummary) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *FilesSummary) GetChanged() int64 {
+	if x != nil {
+		return x.Changed
+	}
+	return 0
+}
+
+type ReadFileRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Path      string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath   []byte                 `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// The part that is wanted, in bytes; a length of 0 is to the end.
+	Offset        int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
+	Length        int64 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadFileRequest) Reset() {
+	*x = ReadFileRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadFileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadFileRequest) ProtoMessage() {}
+
+func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
+func (*ReadFileRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{132}
+}
+
+func (x *ReadFileRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *ReadFileRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ReadFileRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *ReadFileRequest) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *ReadFileRequest) GetLength() int64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+type ReadFileResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*ReadFileResponse_Data
+	//	*ReadFileResponse_File
+	Kind          isReadFileResponse_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadFileResponse) Reset() {
+	*x = ReadFileResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadFileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadFileResponse) ProtoMessage() {}
+
+func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
+func (*ReadFileResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{133}
+}
+
+func (x *ReadFileResponse) GetKind() isReadFileResponse_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *ReadFileResponse) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Kind.(*ReadFileResponse_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *ReadFileResponse) GetFile() *FileEntry {
+	if x != nil {
+		if x, ok := x.Kind.(*ReadFileResponse_File); ok {
+			return x.File
+		}
+	}
+	return nil
+}
+
+type isReadFileResponse_Kind interface {
+	isReadFileResponse_Kind()
+}
+
+type ReadFileResponse_Data struct {
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3,oneof"`
+}
+
+type ReadFileResponse_File struct {
+	File *FileEntry `protobuf:"bytes,2,opt,name=file,proto3,oneof"`
+}
+
+func (*ReadFileResponse_Data) isReadFileResponse_Kind() {}
+
+func (*ReadFileResponse_File) isReadFileResponse_Kind() {}
+
+type WriteFileStart struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Path      string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath   []byte                 `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// Permission bits. Without, a file that is there keeps its own, and a new one has 0644.
+	Mode *uint32 `protobuf:"varint,4,opt,name=mode,proto3,oneof" json:"mode,omitempty"`
+	// Missing directories above are made.
+	Parents bool `protobuf:"varint,5,opt,name=parents,proto3" json:"parents,omitempty"`
+	// What is there stays: already_exists.
+	Keep          bool `protobuf:"varint,6,opt,name=keep,proto3" json:"keep,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteFileStart) Reset() {
+	*x = WriteFileStart{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteFileStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteFileStart) ProtoMessage() {}
+
+func (x *WriteFileStart) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteFileStart.ProtoReflect.Descriptor instead.
+func (*WriteFileStart) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{134}
+}
+
+func (x *WriteFileStart) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *WriteFileStart) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *WriteFileStart) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *WriteFileStart) GetMode() uint32 {
+	if x != nil && x.Mode != nil {
+		return *x.Mode
+	}
+	return 0
+}
+
+func (x *WriteFileStart) GetParents() bool {
+	if x != nil {
+		return x.Parents
+	}
+	return false
+}
+
+func (x *WriteFileStart) GetKeep() bool {
+	if x != nil {
+		return x.Keep
+	}
+	return false
+}
+
+type WriteFileRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*WriteFileRequest_Start
+	//	*WriteFileRequest_Data
+	//	*WriteFileRequest_Finish
+	Kind          isWriteFileRequest_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteFileRequest) Reset() {
+	*x = WriteFileRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteFileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteFileRequest) ProtoMessage() {}
+
+func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteFileRequest.ProtoReflect.Descriptor instead.
+func (*WriteFileRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{135}
+}
+
+func (x *WriteFileRequest) GetKind() isWriteFileRequest_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *WriteFileRequest) GetStart() *WriteFileStart {
+	if x != nil {
+		if x, ok := x.Kind.(*WriteFileRequest_Start); ok {
+			return x.Start
+		}
+	}
+	return nil
+}
+
+func (x *WriteFileRequest) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Kind.(*WriteFileRequest_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *WriteFileRequest) GetFinish() bool {
+	if x != nil {
+		if x, ok := x.Kind.(*WriteFileRequest_Finish); ok {
+			return x.Finish
+		}
+	}
+	return false
+}
+
+type isWriteFileRequest_Kind interface {
+	isWriteFileRequest_Kind()
+}
+
+type WriteFileRequest_Start struct {
+	Start *WriteFileStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
+}
+
+type WriteFileRequest_Data struct {
+	// At most 1 MiB.
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
+}
+
+type WriteFileRequest_Finish struct {
+	// All has been sent.
+	Finish bool `protobuf:"varint,3,opt,name=finish,proto3,oneof"`
+}
+
+func (*WriteFileRequest_Start) isWriteFileRequest_Kind() {}
+
+func (*WriteFileRequest_Data) isWriteFileRequest_Kind() {}
+
+func (*WriteFileRequest_Finish) isWriteFileRequest_Kind() {}
+
+type WriteFileResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	File          *FileEntry             `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteFileResponse) Reset() {
+	*x = WriteFileResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteFileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteFileResponse) ProtoMessage() {}
+
+func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteFileResponse.ProtoReflect.Descriptor instead.
+func (*WriteFileResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{136}
+}
+
+func (x *WriteFileResponse) GetFile() *FileEntry {
+	if x != nil {
+		return x.File
+	}
+	return nil
+}
+
+type ListFilesRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// Empty is the home.
+	Path    string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath []byte `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// How deep: 1, also if it is 0, is the directory's own entries. At most 64.
+	Depth int32 `protobuf:"varint,4,opt,name=depth,proto3" json:"depth,omitempty"`
+	// At most so many entries; 0 and the most are 10000.
+	Limit int32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	// The path of the last entry on the page before.
+	After         string `protobuf:"bytes,6,opt,name=after,proto3" json:"after,omitempty"`
+	RawAfter      []byte `protobuf:"bytes,7,opt,name=raw_after,json=rawAfter,proto3" json:"raw_after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListFilesRequest) Reset() {
+	*x = ListFilesRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListFilesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListFilesRequest) ProtoMessage() {}
+
+func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
+func (*ListFilesRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{137}
+}
+
+func (x *ListFilesRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *ListFilesRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ListFilesRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *ListFilesRequest) GetDepth() int32 {
+	if x != nil {
+		return x.Depth
+	}
+	return 0
+}
+
+func (x *ListFilesRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListFilesRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *ListFilesRequest) GetRawAfter() []byte {
+	if x != nil {
+		return x.RawAfter
+	}
+	return nil
+}
+
+type ListFilesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What was listed.
+	File    *FileEntry   `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	Entries []*FileEntry `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
+	// There are more: ask again with after.
+	Truncated bool `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	// Entries that could not be looked at.
+	Skipped       int64 `protobuf:"varint,4,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListFilesResponse) Reset() {
+	*x = ListFilesResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListFilesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListFilesResponse) ProtoMessage() {}
+
+func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
+func (*ListFilesResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{138}
+}
+
+func (x *ListFilesResponse) GetFile() *FileEntry {
+	if x != nil {
+		return x.File
+	}
+	return nil
+}
+
+func (x *ListFilesResponse) GetEntries() []*FileEntry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *ListFilesResponse) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+func (x *ListFilesResponse) GetSkipped() int64 {
+	if x != nil {
+		return x.Skipped
+	}
+	return 0
+}
+
+type StatFileRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Path      string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath   []byte                 `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// Follow a link.
+	Follow        bool `protobuf:"varint,4,opt,name=follow,proto3" json:"follow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatFileRequest) Reset() {
+	*x = StatFileRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatFileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatFileRequest) ProtoMessage() {}
+
+func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatFileRequest.ProtoReflect.Descriptor instead.
+func (*StatFileRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{139}
+}
+
+func (x *StatFileRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *StatFileRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *StatFileRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *StatFileRequest) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
+type StatFileResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	File          *FileEntry             `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatFileResponse) Reset() {
+	*x = StatFileResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatFileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatFileResponse) ProtoMessage() {}
+
+func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatFileResponse.ProtoReflect.Descriptor instead.
+func (*StatFileResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{140}
+}
+
+func (x *StatFileResponse) GetFile() *FileEntry {
+	if x != nil {
+		return x.File
+	}
+	return nil
+}
+
+type MakeDirectoryRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Path      string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath   []byte                 `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	Mode      *uint32                `protobuf:"varint,4,opt,name=mode,proto3,oneof" json:"mode,omitempty"`
+	// Missing directories above are made, and one that is there is no error.
+	Parents       bool `protobuf:"varint,5,opt,name=parents,proto3" json:"parents,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MakeDirectoryRequest) Reset() {
+	*x = MakeDirectoryRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MakeDirectoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MakeDirectoryRequest) ProtoMessage() {}
+
+func (x *MakeDirectoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MakeDirectoryRequest.ProtoReflect.Descriptor instead.
+func (*MakeDirectoryRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{141}
+}
+
+func (x *MakeDirectoryRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *MakeDirectoryRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *MakeDirectoryRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *MakeDirectoryRequest) GetMode() uint32 {
+	if x != nil && x.Mode != nil {
+		return *x.Mode
+	}
+	return 0
+}
+
+func (x *MakeDirectoryRequest) GetParents() bool {
+	if x != nil {
+		return x.Parents
+	}
+	return false
+}
+
+type MakeDirectoryResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MakeDirectoryResponse) Reset() {
+	*x = MakeDirectoryResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MakeDirectoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MakeDirectoryResponse) ProtoMessage() {}
+
+func (x *MakeDirectoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MakeDirectoryResponse.ProtoReflect.Descriptor instead.
+func (*MakeDirectoryResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{142}
+}
+
+type MoveFileRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Path      string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath   []byte                 `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	To        string                 `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`
+	RawTo     []byte                 `protobuf:"bytes,5,opt,name=raw_to,json=rawTo,proto3" json:"raw_to,omitempty"`
+	// Missing directories above `to` are made.
+	Parents bool `protobuf:"varint,6,opt,name=parents,proto3" json:"parents,omitempty"`
+	// What is at `to` may be replaced.
+	Replace       bool `protobuf:"varint,7,opt,name=replace,proto3" json:"replace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveFileRequest) Reset() {
+	*x = MoveFileRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveFileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveFileRequest) ProtoMessage() {}
+
+func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveFileRequest.ProtoReflect.Descriptor instead.
+func (*MoveFileRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{143}
+}
+
+func (x *MoveFileRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *MoveFileRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *MoveFileRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *MoveFileRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *MoveFileRequest) GetRawTo() []byte {
+	if x != nil {
+		return x.RawTo
+	}
+	return nil
+}
+
+func (x *MoveFileRequest) GetParents() bool {
+	if x != nil {
+		return x.Parents
+	}
+	return false
+}
+
+func (x *MoveFileRequest) GetReplace() bool {
+	if x != nil {
+		return x.Replace
+	}
+	return false
+}
+
+type MoveFileResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveFileResponse) Reset() {
+	*x = MoveFileResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveFileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveFileResponse) ProtoMessage() {}
+
+func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveFileResponse.ProtoReflect.Descriptor instead.
+func (*MoveFileResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{144}
+}
+
+type RemoveFileRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Path      string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath   []byte                 `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// A directory with all that is in it.
+	Recursive     bool `protobuf:"varint,4,opt,name=recursive,proto3" json:"recursive,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveFileRequest) Reset() {
+	*x = RemoveFileRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveFileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveFileRequest) ProtoMessage() {}
+
+func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveFileRequest.ProtoReflect.Descriptor instead.
+func (*RemoveFileRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{145}
+}
+
+func (x *RemoveFileRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *RemoveFileRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *RemoveFileRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *RemoveFileRequest) GetRecursive() bool {
+	if x != nil {
+		return x.Recursive
+	}
+	return false
+}
+
+type RemoveFileResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveFileResponse) Reset() {
+	*x = RemoveFileResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveFileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveFileResponse) ProtoMessage() {}
+
+func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveFileResponse.ProtoReflect.Descriptor instead.
+func (*RemoveFileResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{146}
+}
+
+type PackFilesRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Path      string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath   []byte                 `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// What it is called in the stream; empty is its own name, "." what is in a directory, without it.
+	As            string `protobuf:"bytes,4,opt,name=as,proto3" json:"as,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PackFilesRequest) Reset() {
+	*x = PackFilesRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PackFilesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PackFilesRequest) ProtoMessage() {}
+
+func (x *PackFilesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PackFilesRequest.ProtoReflect.Descriptor instead.
+func (*PackFilesRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{147}
+}
+
+func (x *PackFilesRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *PackFilesRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *PackFilesRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *PackFilesRequest) GetAs() string {
+	if x != nil {
+		return x.As
+	}
+	return ""
+}
+
+type PackFilesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*PackFilesResponse_Data
+	//	*PackFilesResponse_Summary
+	Kind          isPackFilesResponse_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PackFilesResponse) Reset() {
+	*x = PackFilesResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PackFilesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PackFilesResponse) ProtoMessage() {}
+
+func (x *PackFilesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PackFilesResponse.ProtoReflect.Descriptor instead.
+func (*PackFilesResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{148}
+}
+
+func (x *PackFilesResponse) GetKind() isPackFilesResponse_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *PackFilesResponse) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Kind.(*PackFilesResponse_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *PackFilesResponse) GetSummary() *FilesSummary {
+	if x != nil {
+		if x, ok := x.Kind.(*PackFilesResponse_Summary); ok {
+			return x.Summary
+		}
+	}
+	return nil
+}
+
+type isPackFilesResponse_Kind interface {
+	isPackFilesResponse_Kind()
+}
+
+type PackFilesResponse_Data struct {
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3,oneof"`
+}
+
+type PackFilesResponse_Summary struct {
+	Summary *FilesSummary `protobuf:"bytes,2,opt,name=summary,proto3,oneof"`
+}
+
+func (*PackFilesResponse_Data) isPackFilesResponse_Kind() {}
+
+func (*PackFilesResponse_Summary) isPackFilesResponse_Kind() {}
+
+type UnpackFilesStart struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// A directory.
+	Path    string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath []byte `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// It is made if it is missing, with those above.
+	Parents       bool `protobuf:"varint,4,opt,name=parents,proto3" json:"parents,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnpackFilesStart) Reset() {
+	*x = UnpackFilesStart{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnpackFilesStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnpackFilesStart) ProtoMessage() {}
+
+func (x *UnpackFilesStart) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnpackFilesStart.ProtoReflect.Descriptor instead.
+func (*UnpackFilesStart) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{149}
+}
+
+func (x *UnpackFilesStart) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *UnpackFilesStart) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *UnpackFilesStart) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *UnpackFilesStart) GetParents() bool {
+	if x != nil {
+		return x.Parents
+	}
+	return false
+}
+
+type UnpackFilesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*UnpackFilesRequest_Start
+	//	*UnpackFilesRequest_Data
+	//	*UnpackFilesRequest_Finish
+	Kind          isUnpackFilesRequest_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnpackFilesRequest) Reset() {
+	*x = UnpackFilesRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnpackFilesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnpackFilesRequest) ProtoMessage() {}
+
+func (x *UnpackFilesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnpackFilesRequest.ProtoReflect.Descriptor instead.
+func (*UnpackFilesRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{150}
+}
+
+func (x *UnpackFilesRequest) GetKind() isUnpackFilesRequest_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *UnpackFilesRequest) GetStart() *UnpackFilesStart {
+	if x != nil {
+		if x, ok := x.Kind.(*UnpackFilesRequest_Start); ok {
+			return x.Start
+		}
+	}
+	return nil
+}
+
+func (x *UnpackFilesRequest) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Kind.(*UnpackFilesRequest_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *UnpackFilesRequest) GetFinish() bool {
+	if x != nil {
+		if x, ok := x.Kind.(*UnpackFilesRequest_Finish); ok {
+			return x.Finish
+		}
+	}
+	return false
+}
+
+type isUnpackFilesRequest_Kind interface {
+	isUnpackFilesRequest_Kind()
+}
+
+type UnpackFilesRequest_Start struct {
+	Start *UnpackFilesStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
+}
+
+type UnpackFilesRequest_Data struct {
+	// At most 1 MiB.
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
+}
+
+type UnpackFilesRequest_Finish struct {
+	// All has been sent.
+	Finish bool `protobuf:"varint,3,opt,name=finish,proto3,oneof"`
+}
+
+func (*UnpackFilesRequest_Start) isUnpackFilesRequest_Kind() {}
+
+func (*UnpackFilesRequest_Data) isUnpackFilesRequest_Kind() {}
+
+func (*UnpackFilesRequest_Finish) isUnpackFilesRequest_Kind() {}
+
+type UnpackFilesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Summary       *FilesSummary          `protobuf:"bytes,1,opt,name=summary,proto3" json:"summary,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnpackFilesResponse) Reset() {
+	*x = UnpackFilesResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnpackFilesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnpackFilesResponse) ProtoMessage() {}
+
+func (x *UnpackFilesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnpackFilesResponse.ProtoReflect.Descriptor instead.
+func (*UnpackFilesResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{151}
+}
+
+func (x *UnpackFilesResponse) GetSummary() *FilesSummary {
+	if x != nil {
+		return x.Summary
+	}
+	return nil
+}
+
+type SearchFilesRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// A directory; empty is the home.
+	Path    string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath []byte `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// A pattern of names: *, ? and [a-z]. Empty is all.
+	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	// A regular expression (RE2) for lines of text; empty finds names alone. Binary files are passed over.
+	Text string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
+	// As in a listing; 0 is 64.
+	Depth int32 `protobuf:"varint,6,opt,name=depth,proto3" json:"depth,omitempty"`
+	// 0 and the most are 1000.
+	Limit         int32 `protobuf:"varint,7,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchFilesRequest) Reset() {
+	*x = SearchFilesRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchFilesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchFilesRequest) ProtoMessage() {}
+
+func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchFilesRequest.ProtoReflect.Descriptor instead.
+func (*SearchFilesRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{152}
+}
+
+func (x *SearchFilesRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *SearchFilesRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *SearchFilesRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *SearchFilesRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SearchFilesRequest) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *SearchFilesRequest) GetDepth() int32 {
+	if x != nil {
+		return x.Depth
+	}
+	return 0
+}
+
+func (x *SearchFilesRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type SearchFilesResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Matches []*FileEntry           `protobuf:"bytes,1,rep,name=matches,proto3" json:"matches,omitempty"`
+	// There may be more: the search ended at a bound.
+	Truncated     bool  `protobuf:"varint,2,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	Skipped       int64 `protobuf:"varint,3,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchFilesResponse) Reset() {
+	*x = SearchFilesResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchFilesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchFilesResponse) ProtoMessage() {}
+
+func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchFilesResponse.ProtoReflect.Descriptor instead.
+func (*SearchFilesResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{153}
+}
+
+func (x *SearchFilesResponse) GetMatches() []*FileEntry {
+	if x != nil {
+		return x.Matches
+	}
+	return nil
+}
+
+func (x *SearchFilesResponse) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+func (x *SearchFilesResponse) GetSkipped() int64 {
+	if x != nil {
+		return x.Skipped
+	}
+	return 0
+}
+
+type WatchFilesRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// A directory; empty is the home.
+	Path    string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath []byte `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// As in a listing; 0 is 64.
+	Depth         int32 `protobuf:"varint,4,opt,name=depth,proto3" json:"depth,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchFilesRequest) Reset() {
+	*x = WatchFilesRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchFilesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchFilesRequest) ProtoMessage() {}
+
+func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchFilesRequest.ProtoReflect.Descriptor instead.
+func (*WatchFilesRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{154}
+}
+
+func (x *WatchFilesRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *WatchFilesRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *WatchFilesRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *WatchFilesRequest) GetDepth() int32 {
+	if x != nil {
+		return x.Depth
+	}
+	return 0
+}
+
+type WatchFilesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Events        []*FileEvent           `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchFilesResponse) Reset() {
+	*x = WatchFilesResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchFilesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchFilesResponse) ProtoMessage() {}
+
+func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchFilesResponse.ProtoReflect.Descriptor instead.
+func (*WatchFilesResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{155}
+}
+
+func (x *WatchFilesResponse) GetEvents() []*FileEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+// FileEvent is something that happened to a name below a directory that is watched.
+type FileEvent struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Path    string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath []byte                 `protobuf:"bytes,2,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// create, write, remove, attributes, or overflow, without a path: events were lost, look at all again.
+	What          string `protobuf:"bytes,3,opt,name=what,proto3" json:"what,omitempty"`
+	Directory     bool   `protobuf:"varint,4,opt,name=directory,proto3" json:"directory,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileEvent) Reset() {
+	*x = FileEvent{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileEvent) ProtoMessage() {}
+
+func (x *FileEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileEvent.ProtoReflect.Descriptor instead.
+func (*FileEvent) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{156}
+}
+
+func (x *FileEvent) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *FileEvent) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *FileEvent) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *FileEvent) GetDirectory() bool {
+	if x != nil {
+		return x.Directory
+	}
+	return false
+}
+
 var File_carrel_v1_carrel_proto protoreflect.FileDescriptor
 
 const file_carrel_v1_carrel_proto_rawDesc = "" +
@@ -9604,7 +11538,140 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\vpermissions\x18\x01 \x03(\v2\x15.carrel.v1.PermissionR\vpermissions\")\n" +
 	"\x17RevokePermissionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x1a\n" +
-	"\x18RevokePermissionResponse2\xbb\x06\n" +
+	"\x18RevokePermissionResponse\"\xff\x01\n" +
+	"\tFileEntry\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x02 \x01(\fR\arawPath\x12\x12\n" +
+	"\x04type\x18\x03 \x01(\tR\x04type\x12\x12\n" +
+	"\x04mode\x18\x04 \x01(\rR\x04mode\x12\x12\n" +
+	"\x04size\x18\x05 \x01(\x03R\x04size\x12(\n" +
+	"\x10modified_unix_ns\x18\x06 \x01(\x03R\x0emodifiedUnixNs\x12\x16\n" +
+	"\x06target\x18\a \x01(\tR\x06target\x12\x1d\n" +
+	"\n" +
+	"raw_target\x18\b \x01(\fR\trawTarget\x12\x12\n" +
+	"\x04line\x18\t \x01(\x03R\x04line\x12\x12\n" +
+	"\x04text\x18\n" +
+	" \x01(\fR\x04text\"\x9a\x01\n" +
+	"\fFilesSummary\x12\x18\n" +
+	"\aentries\x18\x01 \x01(\x03R\aentries\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x18\n" +
+	"\askipped\x18\x03 \x01(\x03R\askipped\x12\x14\n" +
+	"\x05first\x18\x04 \x01(\tR\x05first\x12\x10\n" +
+	"\x03why\x18\x05 \x01(\tR\x03why\x12\x18\n" +
+	"\achanged\x18\x06 \x01(\x03R\achanged\"\x8e\x01\n" +
+	"\x0fReadFileRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x16\n" +
+	"\x06offset\x18\x04 \x01(\x03R\x06offset\x12\x16\n" +
+	"\x06length\x18\x05 \x01(\x03R\x06length\"\\\n" +
+	"\x10ReadFileResponse\x12\x14\n" +
+	"\x04data\x18\x01 \x01(\fH\x00R\x04data\x12*\n" +
+	"\x04file\x18\x02 \x01(\v2\x14.carrel.v1.FileEntryH\x00R\x04fileB\x06\n" +
+	"\x04kind\"\xad\x01\n" +
+	"\x0eWriteFileStart\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x17\n" +
+	"\x04mode\x18\x04 \x01(\rH\x00R\x04mode\x88\x01\x01\x12\x18\n" +
+	"\aparents\x18\x05 \x01(\bR\aparents\x12\x12\n" +
+	"\x04keep\x18\x06 \x01(\bR\x04keepB\a\n" +
+	"\x05_mode\"}\n" +
+	"\x10WriteFileRequest\x121\n" +
+	"\x05start\x18\x01 \x01(\v2\x19.carrel.v1.WriteFileStartH\x00R\x05start\x12\x14\n" +
+	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12\x18\n" +
+	"\x06finish\x18\x03 \x01(\bH\x00R\x06finishB\x06\n" +
+	"\x04kind\"=\n" +
+	"\x11WriteFileResponse\x12(\n" +
+	"\x04file\x18\x01 \x01(\v2\x14.carrel.v1.FileEntryR\x04file\"\xbe\x01\n" +
+	"\x10ListFilesRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x14\n" +
+	"\x05depth\x18\x04 \x01(\x05R\x05depth\x12\x14\n" +
+	"\x05limit\x18\x05 \x01(\x05R\x05limit\x12\x14\n" +
+	"\x05after\x18\x06 \x01(\tR\x05after\x12\x1b\n" +
+	"\traw_after\x18\a \x01(\fR\brawAfter\"\xa5\x01\n" +
+	"\x11ListFilesResponse\x12(\n" +
+	"\x04file\x18\x01 \x01(\v2\x14.carrel.v1.FileEntryR\x04file\x12.\n" +
+	"\aentries\x18\x02 \x03(\v2\x14.carrel.v1.FileEntryR\aentries\x12\x1c\n" +
+	"\ttruncated\x18\x03 \x01(\bR\ttruncated\x12\x18\n" +
+	"\askipped\x18\x04 \x01(\x03R\askipped\"v\n" +
+	"\x0fStatFileRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x16\n" +
+	"\x06follow\x18\x04 \x01(\bR\x06follow\"<\n" +
+	"\x10StatFileResponse\x12(\n" +
+	"\x04file\x18\x01 \x01(\v2\x14.carrel.v1.FileEntryR\x04file\"\x9f\x01\n" +
+	"\x14MakeDirectoryRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x17\n" +
+	"\x04mode\x18\x04 \x01(\rH\x00R\x04mode\x88\x01\x01\x12\x18\n" +
+	"\aparents\x18\x05 \x01(\bR\aparentsB\a\n" +
+	"\x05_mode\"\x17\n" +
+	"\x15MakeDirectoryResponse\"\xb9\x01\n" +
+	"\x0fMoveFileRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x0e\n" +
+	"\x02to\x18\x04 \x01(\tR\x02to\x12\x15\n" +
+	"\x06raw_to\x18\x05 \x01(\fR\x05rawTo\x12\x18\n" +
+	"\aparents\x18\x06 \x01(\bR\aparents\x12\x18\n" +
+	"\areplace\x18\a \x01(\bR\areplace\"\x12\n" +
+	"\x10MoveFileResponse\"~\n" +
+	"\x11RemoveFileRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x1c\n" +
+	"\trecursive\x18\x04 \x01(\bR\trecursive\"\x14\n" +
+	"\x12RemoveFileResponse\"o\n" +
+	"\x10PackFilesRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x0e\n" +
+	"\x02as\x18\x04 \x01(\tR\x02as\"f\n" +
+	"\x11PackFilesResponse\x12\x14\n" +
+	"\x04data\x18\x01 \x01(\fH\x00R\x04data\x123\n" +
+	"\asummary\x18\x02 \x01(\v2\x17.carrel.v1.FilesSummaryH\x00R\asummaryB\x06\n" +
+	"\x04kind\"y\n" +
+	"\x10UnpackFilesStart\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x18\n" +
+	"\aparents\x18\x04 \x01(\bR\aparents\"\x81\x01\n" +
+	"\x12UnpackFilesRequest\x123\n" +
+	"\x05start\x18\x01 \x01(\v2\x1b.carrel.v1.UnpackFilesStartH\x00R\x05start\x12\x14\n" +
+	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12\x18\n" +
+	"\x06finish\x18\x03 \x01(\bH\x00R\x06finishB\x06\n" +
+	"\x04kind\"H\n" +
+	"\x13UnpackFilesResponse\x121\n" +
+	"\asummary\x18\x01 \x01(\v2\x17.carrel.v1.FilesSummaryR\asummary\"\xb5\x01\n" +
+	"\x12SearchFilesRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\x12\x12\n" +
+	"\x04text\x18\x05 \x01(\tR\x04text\x12\x14\n" +
+	"\x05depth\x18\x06 \x01(\x05R\x05depth\x12\x14\n" +
+	"\x05limit\x18\a \x01(\x05R\x05limit\"}\n" +
+	"\x13SearchFilesResponse\x12.\n" +
+	"\amatches\x18\x01 \x03(\v2\x14.carrel.v1.FileEntryR\amatches\x12\x1c\n" +
+	"\ttruncated\x18\x02 \x01(\bR\ttruncated\x12\x18\n" +
+	"\askipped\x18\x03 \x01(\x03R\askipped\"v\n" +
+	"\x11WatchFilesRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x14\n" +
+	"\x05depth\x18\x04 \x01(\x05R\x05depth\"B\n" +
+	"\x12WatchFilesResponse\x12,\n" +
+	"\x06events\x18\x01 \x03(\v2\x14.carrel.v1.FileEventR\x06events\"l\n" +
+	"\tFileEvent\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x02 \x01(\fR\arawPath\x12\x12\n" +
+	"\x04what\x18\x03 \x01(\tR\x04what\x12\x1c\n" +
+	"\tdirectory\x18\x04 \x01(\bR\tdirectory2\xbb\x06\n" +
 	"\x10WorkspaceService\x12=\n" +
 	"\x06Create\x12\x18.carrel.v1.CreateRequest\x1a\x19.carrel.v1.CreateResponse\x124\n" +
 	"\x03Get\x12\x15.carrel.v1.GetRequest\x1a\x16.carrel.v1.GetResponse\x127\n" +
@@ -9636,7 +11703,21 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\aRestore\x12\x19.carrel.v1.RestoreRequest\x1a\x1a.carrel.v1.RestoreResponse(\x010\x01\x12O\n" +
 	"\fListArchives\x12\x1e.carrel.v1.ListArchivesRequest\x1a\x1f.carrel.v1.ListArchivesResponse\x12N\n" +
 	"\vReadArchive\x12\x1d.carrel.v1.ReadArchiveRequest\x1a\x1e.carrel.v1.ReadArchiveResponse0\x01\x12R\n" +
-	"\rRemoveArchive\x12\x1f.carrel.v1.RemoveArchiveRequest\x1a .carrel.v1.RemoveArchiveResponse2\x91\x02\n" +
+	"\rRemoveArchive\x12\x1f.carrel.v1.RemoveArchiveRequest\x1a .carrel.v1.RemoveArchiveResponse2\xc4\x06\n" +
+	"\vFileService\x12E\n" +
+	"\bReadFile\x12\x1a.carrel.v1.ReadFileRequest\x1a\x1b.carrel.v1.ReadFileResponse0\x01\x12H\n" +
+	"\tWriteFile\x12\x1b.carrel.v1.WriteFileRequest\x1a\x1c.carrel.v1.WriteFileResponse(\x01\x12F\n" +
+	"\tListFiles\x12\x1b.carrel.v1.ListFilesRequest\x1a\x1c.carrel.v1.ListFilesResponse\x12C\n" +
+	"\bStatFile\x12\x1a.carrel.v1.StatFileRequest\x1a\x1b.carrel.v1.StatFileResponse\x12R\n" +
+	"\rMakeDirectory\x12\x1f.carrel.v1.MakeDirectoryRequest\x1a .carrel.v1.MakeDirectoryResponse\x12C\n" +
+	"\bMoveFile\x12\x1a.carrel.v1.MoveFileRequest\x1a\x1b.carrel.v1.MoveFileResponse\x12I\n" +
+	"\n" +
+	"RemoveFile\x12\x1c.carrel.v1.RemoveFileRequest\x1a\x1d.carrel.v1.RemoveFileResponse\x12H\n" +
+	"\tPackFiles\x12\x1b.carrel.v1.PackFilesRequest\x1a\x1c.carrel.v1.PackFilesResponse0\x01\x12N\n" +
+	"\vUnpackFiles\x12\x1d.carrel.v1.UnpackFilesRequest\x1a\x1e.carrel.v1.UnpackFilesResponse(\x01\x12L\n" +
+	"\vSearchFiles\x12\x1d.carrel.v1.SearchFilesRequest\x1a\x1e.carrel.v1.SearchFilesResponse\x12K\n" +
+	"\n" +
+	"WatchFiles\x12\x1c.carrel.v1.WatchFilesRequest\x1a\x1d.carrel.v1.WatchFilesResponse0\x012\x91\x02\n" +
 	"\fAuditService\x12=\n" +
 	"\x06Verify\x12\x18.carrel.v1.VerifyRequest\x1a\x19.carrel.v1.VerifyResponse\x129\n" +
 	"\x04Show\x12\x16.carrel.v1.ShowRequest\x1a\x17.carrel.v1.ShowResponse0\x01\x12I\n" +
@@ -9680,7 +11761,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 131)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 158)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -9812,7 +11893,34 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*ListPermissionsResponse)(nil),  // 127: carrel.v1.ListPermissionsResponse
 	(*RevokePermissionRequest)(nil),  // 128: carrel.v1.RevokePermissionRequest
 	(*RevokePermissionResponse)(nil), // 129: carrel.v1.RevokePermissionResponse
-	nil,                              // 130: carrel.v1.Command.EnvEntry
+	(*FileEntry)(nil),                // 130: carrel.v1.FileEntry
+	(*FilesSummary)(nil),             // 131: carrel.v1.FilesSummary
+	(*ReadFileRequest)(nil),          // 132: carrel.v1.ReadFileRequest
+	(*ReadFileResponse)(nil),         // 133: carrel.v1.ReadFileResponse
+	(*WriteFileStart)(nil),           // 134: carrel.v1.WriteFileStart
+	(*WriteFileRequest)(nil),         // 135: carrel.v1.WriteFileRequest
+	(*WriteFileResponse)(nil),        // 136: carrel.v1.WriteFileResponse
+	(*ListFilesRequest)(nil),         // 137: carrel.v1.ListFilesRequest
+	(*ListFilesResponse)(nil),        // 138: carrel.v1.ListFilesResponse
+	(*StatFileRequest)(nil),          // 139: carrel.v1.StatFileRequest
+	(*StatFileResponse)(nil),         // 140: carrel.v1.StatFileResponse
+	(*MakeDirectoryRequest)(nil),     // 141: carrel.v1.MakeDirectoryRequest
+	(*MakeDirectoryResponse)(nil),    // 142: carrel.v1.MakeDirectoryResponse
+	(*MoveFileRequest)(nil),          // 143: carrel.v1.MoveFileRequest
+	(*MoveFileResponse)(nil),         // 144: carrel.v1.MoveFileResponse
+	(*RemoveFileRequest)(nil),        // 145: carrel.v1.RemoveFileRequest
+	(*RemoveFileResponse)(nil),       // 146: carrel.v1.RemoveFileResponse
+	(*PackFilesRequest)(nil),         // 147: carrel.v1.PackFilesRequest
+	(*PackFilesResponse)(nil),        // 148: carrel.v1.PackFilesResponse
+	(*UnpackFilesStart)(nil),         // 149: carrel.v1.UnpackFilesStart
+	(*UnpackFilesRequest)(nil),       // 150: carrel.v1.UnpackFilesRequest
+	(*UnpackFilesResponse)(nil),      // 151: carrel.v1.UnpackFilesResponse
+	(*SearchFilesRequest)(nil),       // 152: carrel.v1.SearchFilesRequest
+	(*SearchFilesResponse)(nil),      // 153: carrel.v1.SearchFilesResponse
+	(*WatchFilesRequest)(nil),        // 154: carrel.v1.WatchFilesRequest
+	(*WatchFilesResponse)(nil),       // 155: carrel.v1.WatchFilesResponse
+	(*FileEvent)(nil),                // 156: carrel.v1.FileEvent
+	nil,                              // 157: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -9836,7 +11944,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	29,  // 18: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
 	32,  // 19: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
 	3,   // 20: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	130, // 21: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	157, // 21: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
 	37,  // 22: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
 	38,  // 23: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
 	37,  // 24: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
@@ -9882,115 +11990,148 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	113, // 64: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
 	123, // 65: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
 	123, // 66: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	4,   // 67: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	6,   // 68: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	8,   // 69: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	14,  // 70: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	16,  // 71: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	35,  // 72: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	17,  // 73: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
-	19,  // 74: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	21,  // 75: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	23,  // 76: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	25,  // 77: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
-	28,  // 78: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	31,  // 79: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	39,  // 80: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	43,  // 81: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	45,  // 82: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	50,  // 83: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	48,  // 84: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
-	52,  // 85: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	54,  // 86: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	56,  // 87: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	58,  // 88: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	60,  // 89: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	63,  // 90: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	99,  // 91: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	102, // 92: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	104, // 93: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	106, // 94: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	108, // 95: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	65,  // 96: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	73,  // 97: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	67,  // 98: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	70,  // 99: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	78,  // 100: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	80,  // 101: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	82,  // 102: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	84,  // 103: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	86,  // 104: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	89,  // 105: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
-	91,  // 106: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
-	93,  // 107: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
-	95,  // 108: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
-	115, // 109: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	117, // 110: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	119, // 111: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	121, // 112: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	124, // 113: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
-	126, // 114: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	128, // 115: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	75,  // 116: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	110, // 117: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	11,  // 118: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	5,   // 119: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	7,   // 120: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	9,   // 121: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	15,  // 122: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	34,  // 123: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	36,  // 124: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	18,  // 125: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
-	20,  // 126: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	22,  // 127: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	24,  // 128: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	26,  // 129: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
-	30,  // 130: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	33,  // 131: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	40,  // 132: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	44,  // 133: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	46,  // 134: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	51,  // 135: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	49,  // 136: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
-	53,  // 137: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	55,  // 138: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	57,  // 139: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	59,  // 140: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	61,  // 141: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	64,  // 142: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	100, // 143: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	103, // 144: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	105, // 145: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	107, // 146: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	109, // 147: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	66,  // 148: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	74,  // 149: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	68,  // 150: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	71,  // 151: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	79,  // 152: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	81,  // 153: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	83,  // 154: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	85,  // 155: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	87,  // 156: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	90,  // 157: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
-	92,  // 158: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
-	94,  // 159: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
-	96,  // 160: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
-	116, // 161: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	118, // 162: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	120, // 163: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	122, // 164: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	125, // 165: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
-	127, // 166: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	129, // 167: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	76,  // 168: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	111, // 169: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	12,  // 170: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	119, // [119:171] is the sub-list for method output_type
-	67,  // [67:119] is the sub-list for method input_type
-	67,  // [67:67] is the sub-list for extension type_name
-	67,  // [67:67] is the sub-list for extension extendee
-	0,   // [0:67] is the sub-list for field type_name
+	130, // 67: carrel.v1.ReadFileResponse.file:type_name -> carrel.v1.FileEntry
+	134, // 68: carrel.v1.WriteFileRequest.start:type_name -> carrel.v1.WriteFileStart
+	130, // 69: carrel.v1.WriteFileResponse.file:type_name -> carrel.v1.FileEntry
+	130, // 70: carrel.v1.ListFilesResponse.file:type_name -> carrel.v1.FileEntry
+	130, // 71: carrel.v1.ListFilesResponse.entries:type_name -> carrel.v1.FileEntry
+	130, // 72: carrel.v1.StatFileResponse.file:type_name -> carrel.v1.FileEntry
+	131, // 73: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	149, // 74: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
+	131, // 75: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	130, // 76: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
+	156, // 77: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
+	4,   // 78: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	6,   // 79: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	8,   // 80: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	14,  // 81: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	16,  // 82: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	35,  // 83: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	17,  // 84: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
+	19,  // 85: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	21,  // 86: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	23,  // 87: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	25,  // 88: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
+	28,  // 89: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	31,  // 90: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	39,  // 91: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	43,  // 92: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	45,  // 93: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	50,  // 94: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	48,  // 95: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	52,  // 96: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	54,  // 97: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	56,  // 98: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	58,  // 99: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	60,  // 100: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	63,  // 101: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	99,  // 102: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	102, // 103: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	104, // 104: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	106, // 105: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	108, // 106: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	132, // 107: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
+	135, // 108: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
+	137, // 109: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
+	139, // 110: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
+	141, // 111: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
+	143, // 112: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
+	145, // 113: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
+	147, // 114: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
+	150, // 115: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
+	152, // 116: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
+	154, // 117: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
+	65,  // 118: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	73,  // 119: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	67,  // 120: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	70,  // 121: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	78,  // 122: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	80,  // 123: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	82,  // 124: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	84,  // 125: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	86,  // 126: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	89,  // 127: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
+	91,  // 128: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
+	93,  // 129: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
+	95,  // 130: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
+	115, // 131: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	117, // 132: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	119, // 133: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	121, // 134: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	124, // 135: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
+	126, // 136: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	128, // 137: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	75,  // 138: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	110, // 139: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	11,  // 140: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	5,   // 141: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	7,   // 142: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	9,   // 143: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	15,  // 144: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	34,  // 145: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	36,  // 146: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	18,  // 147: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
+	20,  // 148: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	22,  // 149: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	24,  // 150: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	26,  // 151: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
+	30,  // 152: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	33,  // 153: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	40,  // 154: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	44,  // 155: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	46,  // 156: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	51,  // 157: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	49,  // 158: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	53,  // 159: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	55,  // 160: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	57,  // 161: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	59,  // 162: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	61,  // 163: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	64,  // 164: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	100, // 165: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	103, // 166: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	105, // 167: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	107, // 168: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	109, // 169: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	133, // 170: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
+	136, // 171: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
+	138, // 172: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
+	140, // 173: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
+	142, // 174: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
+	144, // 175: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
+	146, // 176: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
+	148, // 177: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
+	151, // 178: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
+	153, // 179: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
+	155, // 180: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
+	66,  // 181: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	74,  // 182: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	68,  // 183: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	71,  // 184: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	79,  // 185: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	81,  // 186: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	83,  // 187: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	85,  // 188: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	87,  // 189: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	90,  // 190: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
+	92,  // 191: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
+	94,  // 192: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
+	96,  // 193: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
+	116, // 194: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	118, // 195: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	120, // 196: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	122, // 197: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	125, // 198: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
+	127, // 199: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	129, // 200: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	76,  // 201: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	111, // 202: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	12,  // 203: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	141, // [141:204] is the sub-list for method output_type
+	78,  // [78:141] is the sub-list for method input_type
+	78,  // [78:78] is the sub-list for extension type_name
+	78,  // [78:78] is the sub-list for extension extendee
+	0,   // [0:78] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -10028,15 +12169,35 @@ func file_carrel_v1_carrel_proto_init() {
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
+	file_carrel_v1_carrel_proto_msgTypes[133].OneofWrappers = []any{
+		(*ReadFileResponse_Data)(nil),
+		(*ReadFileResponse_File)(nil),
+	}
+	file_carrel_v1_carrel_proto_msgTypes[134].OneofWrappers = []any{}
+	file_carrel_v1_carrel_proto_msgTypes[135].OneofWrappers = []any{
+		(*WriteFileRequest_Start)(nil),
+		(*WriteFileRequest_Data)(nil),
+		(*WriteFileRequest_Finish)(nil),
+	}
+	file_carrel_v1_carrel_proto_msgTypes[141].OneofWrappers = []any{}
+	file_carrel_v1_carrel_proto_msgTypes[148].OneofWrappers = []any{
+		(*PackFilesResponse_Data)(nil),
+		(*PackFilesResponse_Summary)(nil),
+	}
+	file_carrel_v1_carrel_proto_msgTypes[150].OneofWrappers = []any{
+		(*UnpackFilesRequest_Start)(nil),
+		(*UnpackFilesRequest_Data)(nil),
+		(*UnpackFilesRequest_Finish)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   131,
+			NumMessages:   158,
 			NumExtensions: 0,
-			NumServices:   8,
+			NumServices:   9,
 		},
 		GoTypes:           file_carrel_v1_carrel_proto_goTypes,
 		DependencyIndexes: file_carrel_v1_carrel_proto_depIdxs,
