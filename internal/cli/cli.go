@@ -69,6 +69,8 @@ var commandTable = []struct {
 	{"destroy", "workspaces", (*app).destroyCommand},
 	{"archive", "workspaces", (*app).archiveCommand},
 	{"restore", "workspaces", (*app).restoreCommand},
+	{"cp", "workspaces", (*app).copyCommand},
+	{"files", "workspaces", (*app).filesCommand},
 	{"top", "workspaces", (*app).topCommand},
 	{"events", "workspaces", (*app).eventsCommand},
 	{"run", "commands", (*app).runCommand},

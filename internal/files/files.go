@@ -40,7 +40,9 @@ type Files struct {
 }
 
 // New returns the files of the workspaces of a lifecycle.
-func New(cfg Config) *Files { return &Files{cfg: cfg, slots: slots{held: map[slot]int{}, change: make(chan struct{})}} }
+func New(cfg Config) *Files {
+	return &Files{cfg: cfg, slots: slots{held: map[slot]int{}, change: make(chan struct{})}}
+}
 
 // names are the rows that the operations of the program belong to.
 var names = map[fileapi.Op]operation.Name{

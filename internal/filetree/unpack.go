@@ -26,6 +26,9 @@ type UnpackOptions struct {
 	Limits Limits
 	// As, if not "", is what the stream's only entry is called: it has to be a file or a link.
 	As string
+	// Top, if not "", is what the stream calls the directory that d is: the names of its entries begin with it, and
+	// are below d without it.
+	Top string
 	// Links: the stream may have further names of files that it has.
 	Links bool
 	Tell  Progress
@@ -124,6 +127,18 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 	name, err := u.name(h.Name)
 	if err != nil {
 		return err
+	}
+	if u.o.Top != "" {
+		in, ok := strings.CutPrefix(name+"/", u.o.Top+"/")
+		if !ok {
+			return fmt.Errorf("%q is beside %q: %w", h.Name, u.o.Top, ErrName)
+		}
+		if name = strings.TrimSuffix(in, "/"); name == "" {
+			name = "."
+			if h.Typeflag == tar.TypeDir { // which gets the mode and time of the one that was packed
+				u.made = append(u.made, made{".", fs.FileMode(h.Mode & 0o777), h.ModTime}) //nolint:gosec // nine bits
+			}
+		}
 	}
 	if u.o.As != "" {
 		if u.sum.Entries > 1 || h.Typeflag == tar.TypeDir {
