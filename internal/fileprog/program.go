@@ -195,16 +195,11 @@ func (s *served) parent(p place) (*filetree.Dir, string, error) {
 // ordinary refuses what the kernel makes up: in there names mean the process that looks, which has other ids
 // than the commands have.
 func ordinary(d *filetree.Dir, shown string) error {
-	magic, err := d.FileSystem()
-	if err != nil {
-		return err
+	is, err := d.MadeUp()
+	if err == nil && is {
+		err = notServed(shown)
 	}
-	switch magic {
-	case unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.DEVPTS_SUPER_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC,
-		unix.DEBUGFS_MAGIC, unix.TRACEFS_MAGIC, unix.SECURITYFS_MAGIC, unix.BPF_FS_MAGIC:
-		return notServed(shown)
-	}
-	return nil
+	return err
 }
 
 func ordinaryFile(f *os.File, shown string) error {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -223,11 +224,16 @@ func (d *Dir) Remove(name string) error {
 	return nil
 }
 
-// FileSystem is the magic number of the file system that d is in, as in statfs(2).
-func (d *Dir) FileSystem() (int64, error) {
+// MadeUp reports whether d is in a file system that the kernel makes up: there names mean the process that looks.
+func (d *Dir) MadeUp() (bool, error) {
 	var st unix.Statfs_t
 	_, err := again(func() (int, error) { return 0, unix.Fstatfs(d.fd, &st) })
-	return int64(st.Type), err
+	return slices.Contains(madeUp, int64(st.Type)), err
+}
+
+var madeUp = []int64{
+	unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.DEVPTS_SUPER_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC,
+	unix.DEBUGFS_MAGIC, unix.TRACEFS_MAGIC, unix.SECURITYFS_MAGIC, unix.BPF_FS_MAGIC,
 }
 
 // Watch adds d to an inotify(7) descriptor.

@@ -142,6 +142,10 @@ func (p *packer) directory(d *Dir, i Info, as string, depth int) error {
 		return err
 	}
 	defer sub.Close()
+	if is, err := sub.MadeUp(); err != nil || is {
+		p.sum.skip(as, "the kernel makes up what is in it")
+		return nil
+	}
 	if real, err := sub.Self(i.Name); err == nil {
 		i = real // it may be another one now
 	}
