@@ -336,7 +336,7 @@ func (k *copying) into(dir string, in io.Reader) (sum filetree.Summary, err erro
 	}
 	res, err := s.CloseAndReceive()
 	if err != nil {
-		return sum, err
+		return sum, cutOff(err)
 	}
 	return summaryFrom(res.Msg.GetSummary()), nil
 }

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -262,9 +263,18 @@ func (a *app) writeOne(ctx context.Context, start *carrelv1.WriteFileStart, in i
 	}
 	res, err := s.CloseAndReceive()
 	if err != nil {
-		return nil, err
+		return nil, cutOff(err)
 	}
 	return res.Msg.GetFile(), nil
+}
+
+// cutOff says of an error of the connection what it means for what was sent; any other says it itself.
+func cutOff(err error) error {
+	if strings.Contains(err.Error(), "cannot ") {
+		return err
+	}
+	return fmt.Errorf("cannot tell whether all arrived: the connection to the daemon broke off: %w; what is there is whole, see \"carrel files ls\", "+
+		"and try again: %w", err, errdefs.ErrUnavailable)
 }
 
 func (a *app) filesMkdirCommand() *cobra.Command {

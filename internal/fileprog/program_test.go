@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/fileapi"
-	"github.com/carrel-dev/carrel/internal/filetree"
 	"github.com/carrel-dev/carrel/internal/fileprog"
+	"github.com/carrel-dev/carrel/internal/filetree"
 )
 
 func must(t testing.TB, err error) {

@@ -94,17 +94,22 @@ func (f *Files) run(ctx context.Context, rt runtime.Runtime, p permit.Permit, r 
 	sent := make(chan error, 1)
 	go func() {
 		err := x.send(files[0])
+		sent <- err // before the program hears of it, and says that it was broken off
 		if err != nil {
 			_ = files[0].Close() // what is not whole is given up
 		}
-		sent <- err
 	}()
 	res, err = x.receive(files[1])
-	letGo()
-	if s.In != nil {
-		_ = s.In.Close()
+	var serr error
+	select {
+	case serr = <-sent:
+	default: // the answer came first, and what is still to be sent has no use
+		letGo()
+		if s.In != nil {
+			_ = s.In.Close()
+		}
+		<-sent
 	}
-	serr := <-sent
 	switch {
 	case ctx.Err() != nil:
 		return res, context.Cause(ctx)
@@ -129,8 +134,12 @@ func ended(ctx context.Context, proc runtime.Process, r *fileapi.Request) error 
 	if err != nil {
 		return fmt.Errorf("cannot finish (%s of files): the workspace stopped, or its executor went away: %w", r.Op, err)
 	}
-	return fmt.Errorf("cannot finish (%s of files): its process in the workspace ended with code %d (for lack of memory: %v); if the workspace "+
-		"did not stop, raise its limits of memory or processes: %w", r.Op, status.Code, status.OOM, errdefs.ErrUnavailable)
+	if status.Signal != 0 && !status.OOM {
+		return fmt.Errorf("cannot finish (%s of files): the workspace was stopped, or its process was ended (signal %d); what was not whole is "+
+			"not there: %w", r.Op, status.Signal, errdefs.ErrUnavailable)
+	}
+	return fmt.Errorf("cannot finish (%s of files): its process in the workspace ended with code %d (for lack of memory: %v); "+
+		"raise its limits of memory or processes: %w", r.Op, status.Code, status.OOM, errdefs.ErrUnavailable)
 }
 
 // send sends the request, and what goes with it. Its error is the caller's, or os.ErrClosed where the program has

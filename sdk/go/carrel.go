@@ -230,8 +230,8 @@ type reachError struct{ error }
 
 func (e *reachError) Unwrap() error { return e.error }
 
-// transport sends bidirectional streams over HTTP/2, which they require, and everything else over
-// HTTP/1.1, which is faster on a local socket.
+// transport sends bidirectional streams over HTTP/2, which they require, and streams of requests, so that an answer
+// that comes before their end arrives. Everything else goes over HTTP/1.1, which is faster on a local socket.
 type transport struct{ unary, streams *http.Transport }
 
 func newTransport(dial func(context.Context) (*net.UnixConn, error)) *transport {
@@ -258,7 +258,8 @@ func newTransport(dial func(context.Context) (*net.UnixConn, error)) *transport 
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch r.URL.Path {
-	case carrelv1connect.CommandServiceStreamProcedure, carrelv1connect.ArchiveServiceRestoreProcedure:
+	case carrelv1connect.CommandServiceStreamProcedure, carrelv1connect.ArchiveServiceRestoreProcedure,
+		carrelv1connect.FileServiceWriteFileProcedure, carrelv1connect.FileServiceUnpackFilesProcedure:
 		return t.streams.RoundTrip(r)
 	}
 	return t.unary.RoundTrip(r)
