@@ -238,6 +238,7 @@ func usage(c *cobra.Command, format string, args ...any) error {
 var forms = map[string]string{
 	"bool":     "give true or false, or the flag alone",
 	"int":      "give a whole number, as in 20",
+	"int32":    "give a whole number, as in 20",
 	"int64":    "give a whole number, as in 20",
 	"duration": "give a time with its unit, as in 500ms, 30s, 5m or 12h",
 }

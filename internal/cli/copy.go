@@ -26,11 +26,11 @@ func (a *app) copyCommand() *cobra.Command {
 		Long: `Copy between this host and a workspace, or between two. One of SRC and DST, or both, is
 WORKSPACE:PATH. A path of this host that has a colon begins with ./ or /.
 
-  SRC is a file        DST names a directory: it goes into it. Else it is DST.
-  SRC is a directory   DST is a directory: it goes into it, or with SRC/. what is in it does.
-                       There is no DST: it is made, with what is in SRC.
-  - as SRC             a tar stream from stdin is unpacked below the directory DST
-  - as DST             SRC goes to stdout as a tar stream
+  a file         goes into the directory DST; where that is none, it becomes DST
+  a directory    goes into the directory DST, or as SRC/. what is in it does;
+                 if there is no DST, it becomes DST
+  - as SRC       a tar stream from stdin is unpacked below the directory DST
+  - as DST       SRC goes to stdout as a tar stream
 
 Directories that are there keep what else is in them; files replace what has their names.
 Modes and times are kept, and links are links, which are followed nowhere. Devices, FIFOs

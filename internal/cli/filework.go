@@ -201,7 +201,7 @@ func (o *octal) Type() string { return "MODE" }
 func (o *octal) Set(s string) error {
 	n, err := strconv.ParseUint(s, 8, 32)
 	if err != nil || n > 0o777 {
-		return errors.New("it is no octal number up to 0777, as 0644")
+		return errors.New("give permission bits in octal up to 0777, as in 0644")
 	}
 	bits := uint32(n)
 	o.bits = &bits
