@@ -143,7 +143,7 @@ func (k *copying) shown(s filetree.Summary) {
 }
 
 // look says what a path names. follow is for the destination.
-func (k *copying) look(e copyEnd, follow bool) (kind, fs.FileMode, error) {
+func (k *copying) look(e copyEnd, follow bool) (kind, error) {
 	if e.workspace == "" {
 		stat := os.Lstat
 		if follow || strings.HasSuffix(e.path, "/") {
@@ -152,26 +152,26 @@ func (k *copying) look(e copyEnd, follow bool) (kind, fs.FileMode, error) {
 		i, err := stat(e.path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return nothing, 0, nil
+			return nothing, nil
 		case err != nil:
-			return nothing, 0, fmt.Errorf("cannot look at what is copied: %w", err)
+			return nothing, fmt.Errorf("cannot look at what is copied: %w", err)
 		case i.IsDir():
-			return aDirectory, i.Mode(), nil
+			return aDirectory, nil
 		}
-		return aFile, i.Mode(), nil
+		return aFile, nil
 	}
 	req := &carrelv1.StatFileRequest{Workspace: e.workspace, Follow: follow || strings.HasSuffix(e.path, "/")}
 	req.Path, req.RawPath = bytesPath(e.path)
 	m, err := ask(k.ctx, k.a, files.StatFile, req)
 	switch {
 	case errdefs.IsNotFound(err) && isAboutPath(err):
-		return nothing, 0, nil
+		return nothing, nil
 	case err != nil:
-		return nothing, 0, err
+		return nothing, err
 	case m.GetFile().GetType() == "directory":
-		return aDirectory, fs.FileMode(m.GetFile().GetMode() & 0o777), nil
+		return aDirectory, nil
 	}
-	return aFile, fs.FileMode(m.GetFile().GetMode() & 0o777), nil
+	return aFile, nil
 }
 
 // isAboutPath tells a path that is not there from a workspace that is not there.
@@ -181,7 +181,7 @@ func (k *copying) run() (sum filetree.Summary, err error) {
 	if k.src.workspace == "" && k.src.path == "-" {
 		return k.into(k.dst.path, k.a.In)
 	}
-	from, _, err := k.look(k.src, false)
+	from, err := k.look(k.src, false)
 	if err != nil {
 		return sum, err
 	}
@@ -194,7 +194,7 @@ func (k *copying) run() (sum filetree.Summary, err error) {
 		}
 		return k.pack(k.a.Out, "")
 	}
-	to, _, err := k.look(k.dst, true)
+	to, err := k.look(k.dst, true)
 	if err != nil {
 		return sum, err
 	}
@@ -253,7 +253,8 @@ func (k *copying) plan(from, to kind) (in, as string, err error) {
 	case to == aDirectory:
 		return dst, base, nil
 	case to == aFile && from == aDirectory:
-		return "", "", fmt.Errorf("cannot copy the directory %q over the file %q: name a directory: %w", k.src.path, dst, errdefs.ErrInvalidArgument)
+		return "", "", fmt.Errorf("cannot copy the directory %q over the file %q: name a directory: %w", k.src.path, dst,
+			errdefs.ErrInvalidArgument)
 	case strings.HasSuffix(dst, "/") && from == aFile:
 		return "", "", fmt.Errorf("cannot copy into %q: there is no such directory; make it first: %w", dst, errdefs.ErrNotFound)
 	}
@@ -352,7 +353,7 @@ func (k *copying) unpackHere(from kind, in, as string, r io.Reader) (sum filetre
 	}
 	// Its top is made here, and no name of the stream may be beside it.
 	target := filepath.Join(in, as)
-	if err := os.Mkdir(target, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(target, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return sum, fmt.Errorf("cannot make the directory: %w", err)
 	}
 	if i, err := os.Lstat(target); err != nil || !i.IsDir() {

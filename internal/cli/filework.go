@@ -273,8 +273,8 @@ func cutOff(err error) error {
 	if strings.Contains(err.Error(), "cannot ") {
 		return err
 	}
-	return fmt.Errorf("cannot tell whether all arrived: the connection to the daemon broke off: %w; what is there is whole, see \"carrel files ls\", "+
-		"and try again: %w", err, errdefs.ErrUnavailable)
+	return fmt.Errorf("cannot tell whether all arrived: the connection to the daemon broke off: %w; what is there is whole, see "+
+		"\"carrel files ls\", and try again: %w", err, errdefs.ErrUnavailable)
 }
 
 func (a *app) filesMkdirCommand() *cobra.Command {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/containerd/errdefs"
 )
@@ -161,10 +162,8 @@ func (r *Request) Validate() error {
 		if len(p) > MaxPath {
 			return bad("the path has more than %d bytes", MaxPath)
 		}
-		for _, c := range p {
-			if c == 0 {
-				return bad("the path has a byte 0, which no name can have")
-			}
+		if slices.Contains(p, 0) {
+			return bad("the path has a byte 0, which no name can have")
 		}
 	}
 	switch {
@@ -196,7 +195,7 @@ func (w *Writer) Send(k Kind, payload []byte) error {
 	}
 	b := make([]byte, 5, 5+len(payload))
 	b[0] = byte(k)
-	binary.BigEndian.PutUint32(b[1:], uint32(len(payload))) //nolint:gosec // at most MaxFrame
+	binary.BigEndian.PutUint32(b[1:], uint32(len(payload)))
 	_, err := w.W.Write(append(b, payload...))
 	return err
 }

@@ -218,7 +218,7 @@ var reasons = []struct {
 	text string
 }{
 	{unix.ENOSPC, errdefs.ErrResourceExhausted, "the disk is full: remove files, or have it made larger"},
-	{unix.EDQUOT, errdefs.ErrResourceExhausted, "the workspace's disk limit is used up: remove files, or raise it with \"carrel update --disk\""},
+	{unix.EDQUOT, errdefs.ErrResourceExhausted, "the disk limit is used up: remove files, or raise it with \"carrel update --disk\""},
 	{unix.EFBIG, errdefs.ErrResourceExhausted, "a file may not be that long here"},
 	{unix.EMFILE, errdefs.ErrResourceExhausted, "too many files are open in the workspace: raise its limit of open files"},
 	{unix.EROFS, errdefs.ErrFailedPrecondition, "it is read-only here: choose another place"},
@@ -245,10 +245,9 @@ func (s *served) explain(verb, p string, err error) error {
 	if err == nil {
 		return nil
 	}
-	for _, k := range []func(error) bool{errdefs.IsInvalidArgument, errdefs.IsPermissionDenied, errdefs.IsResourceExhausted, errdefs.IsFailedPrecondition} {
-		if k(err) {
-			return err
-		}
+	if errdefs.IsInvalidArgument(err) || errdefs.IsPermissionDenied(err) || errdefs.IsResourceExhausted(err) ||
+		errdefs.IsFailedPrecondition(err) {
+		return err
 	}
 	if p == "" {
 		p = "~"
@@ -271,8 +270,7 @@ func (s *served) explain(verb, p string, err error) error {
 
 // isErrno reports whether an error says no more than the system does about the path that was asked for.
 func isErrno(err error) bool {
-	var e unix.Errno
-	if !errors.As(err, &e) {
+	if _, ok := errors.AsType[unix.Errno](err); !ok {
 		return errors.Is(err, filetree.ErrIrregular)
 	}
 	_, plain := errors.AsType[*fs.PathError](err)

@@ -135,7 +135,9 @@ func TestFilesAreReadAndWritten(t *testing.T) {
 	if a := x.ask(t, w, "again56789"); a.Error != "" || a.File.Mode != 0o640 {
 		t.Errorf("the mode of what is there is not kept: %+v", a)
 	}
-	for path, want := range map[string]string{"dir/file": "again56789", "~/dir/file": "again56789", home + "/dir/file": "again56789", "/etc/secret": "outside"} {
+	for path, want := range map[string]string{
+		"dir/file": "again56789", "~/dir/file": "again56789", home + "/dir/file": "again56789", "/etc/secret": "outside",
+	} {
 		if a := x.ask(t, op(fileapi.Read, path)); string(a.data) != want || a.Error != "" {
 			t.Errorf("%s is %q: %s", path, a.data, a.Error)
 		}
@@ -343,7 +345,7 @@ func TestAFileThatGrows(t *testing.T) {
 	go func() {
 		defer close(stopped)
 		defer f.Close()
-		for n := 0; n < 2000; n++ {
+		for range 2000 {
 			select {
 			case <-stop:
 				return
@@ -497,7 +499,8 @@ func TestSearch(t *testing.T) {
 	}
 	r.Name, r.Text = "", "TODO|outside"
 	a := x.ask(t, r)
-	if a.paths() != "src/a.go src/c.txt src/c.txt" || a.entries[0].Line != 2 || string(a.entries[0].Text) != "// TODO one" || a.entries[2].Line != 2 {
+	if a.paths() != "src/a.go src/c.txt src/c.txt" ||
+		a.entries[0].Line != 2 || string(a.entries[0].Text) != "// TODO one" || a.entries[2].Line != 2 {
 		t.Errorf("%s, %+v", a.paths(), a.entries)
 	}
 	if r.Limit = 2; !x.ask(t, r).Truncated {

@@ -132,7 +132,7 @@ func (w *watcher) add(d *filetree.Dir, at string, level int, told bool) error {
 func (w *watcher) drop(at string) {
 	for p, wd := range w.wds {
 		if p == at || strings.HasPrefix(p, at+"/") {
-			_, _ = unix.InotifyRmWatch(w.fd, uint32(wd)) //nolint:gosec // as the call has it
+			_, _ = unix.InotifyRmWatch(w.fd, uint32(wd))
 			delete(w.wds, p)
 			delete(w.paths, wd)
 		}
@@ -222,7 +222,7 @@ var words = []struct {
 // take notes the events of one read: see inotify(7) for their form.
 func (w *watcher) take(b []byte) error {
 	for len(b) >= unix.SizeofInotifyEvent {
-		wd := int32(binary.NativeEndian.Uint32(b[0:])) //nolint:gosec // as the kernel has it
+		wd := int32(binary.NativeEndian.Uint32(b[0:]))
 		mask := binary.NativeEndian.Uint32(b[4:])
 		size := int(binary.NativeEndian.Uint32(b[12:]))
 		name := strings.TrimRight(string(b[unix.SizeofInotifyEvent:unix.SizeofInotifyEvent+size]), "\x00")

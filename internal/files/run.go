@@ -31,7 +31,8 @@ const (
 	endPatience  = 10 * time.Second
 )
 
-var errStill = fmt.Errorf("the program that works on its files did nothing for too long, so it was ended; see what runs in the workspace: %w",
+var errStill = fmt.Errorf("the program that works on its files did nothing for too long, so it was ended; see what runs in the "+
+	"workspace: %w",
 	errdefs.ErrUnavailable)
 
 // exchange is one request to one process of the program.
@@ -91,18 +92,21 @@ func (f *Files) run(ctx context.Context, rt runtime.Runtime, p permit.Permit, r 
 	}
 	defer context.AfterFunc(ctx, func() { letGo(); _ = proc.Close() })()
 
-	sent := make(chan error, 1)
+	sent := make(chan struct{})
+	var sendErr error
 	go func() {
-		err := x.send(files[0])
-		sent <- err // before the program hears of it, and says that it was broken off
-		if err != nil {
+		sendErr = x.send(files[0])
+		broken := sendErr != nil
+		close(sent) // before the program hears of it, and says that it was broken off
+		if broken {
 			_ = files[0].Close() // what is not whole is given up
 		}
 	}()
 	res, err = x.receive(files[1])
 	var serr error
 	select {
-	case serr = <-sent:
+	case <-sent:
+		serr = sendErr
 	default: // the answer came first, and what is still to be sent has no use
 		letGo()
 		if s.In != nil {

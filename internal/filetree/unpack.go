@@ -136,7 +136,7 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 		if name = strings.TrimSuffix(in, "/"); name == "" {
 			name = "."
 			if h.Typeflag == tar.TypeDir { // which gets the mode and time of the one that was packed
-				u.made = append(u.made, made{".", fs.FileMode(h.Mode & 0o777), h.ModTime}) //nolint:gosec // nine bits
+				u.made = append(u.made, made{".", fs.FileMode(h.Mode & 0o777), h.ModTime})
 			}
 		}
 	}
@@ -146,7 +146,7 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 		}
 		name = u.o.As
 	}
-	mode := fs.FileMode(h.Mode & 0o777) //nolint:gosec // nine bits
+	mode := fs.FileMode(h.Mode & 0o777)
 	if h.Typeflag == tar.TypeDir {
 		return u.directory(name, mode, h.ModTime)
 	}

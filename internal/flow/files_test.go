@@ -92,7 +92,8 @@ func TestFilesPassTheGate(t *testing.T) {
 		t.Errorf("the intent is %s", last)
 	}
 	var out bytes.Buffer
-	if _, err := h.OnFiles(ctx, alice, "demo", onPath(fileapi.Read, "file"), fileapi.Streams{Out: &out}); err != nil || out.String() != "hello" {
+	_, err = h.OnFiles(ctx, alice, "demo", onPath(fileapi.Read, "file"), fileapi.Streams{Out: &out})
+	if err != nil || out.String() != "hello" {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 	if _, err := h.OnFiles(ctx, alice, "demo", onPath(fileapi.Read, "none"), fileapi.Streams{Out: &out}); !errdefs.IsNotFound(err) {
