@@ -287,16 +287,12 @@ func (k *copying) pack(w io.Writer, as string) (sum filetree.Summary, err error)
 	}
 	req := &carrelv1.PackFilesRequest{Workspace: k.src.workspace, As: as}
 	req.Path, req.RawPath = bytesPath(k.src.path)
-	done := false
-	err = receive(k.ctx, k.a, files.PackFiles, req, func(m *carrelv1.PackFilesResponse) error {
-		if s := m.GetSummary(); s != nil {
-			done, sum = true, summaryFrom(s)
-			return nil
-		}
-		_, err := w.Write(m.GetData())
-		return err
-	})
-	return sum, wholeFile(err, done)
+	client, err := k.a.client()
+	if err != nil {
+		return sum, err
+	}
+	packed, err := client.PackFiles(k.ctx, req, w)
+	return summaryFrom(packed), err
 }
 
 func summaryFrom(s *carrelv1.FilesSummary) filetree.Summary {
@@ -314,32 +310,10 @@ func (k *copying) into(dir string, in io.Reader) (sum filetree.Summary, err erro
 	if err != nil {
 		return sum, err
 	}
-	ctx, cancel := context.WithCancel(k.ctx)
-	defer cancel()
 	start := &carrelv1.UnpackFilesStart{Workspace: k.dst.workspace}
 	start.Path, start.RawPath = bytesPath(dir)
-	s := client.Files().UnpackFiles(ctx)
-	// Where Send fails, the answer says why.
-	ok := s.Send(&carrelv1.UnpackFilesRequest{Kind: &carrelv1.UnpackFilesRequest_Start{Start: start}}) == nil
-	buf := make([]byte, 256<<10)
-	for ok {
-		n, err := in.Read(buf)
-		if n > 0 {
-			ok = s.Send(&carrelv1.UnpackFilesRequest{Kind: &carrelv1.UnpackFilesRequest_Data{Data: buf[:n]}}) == nil
-		}
-		if errors.Is(err, io.EOF) {
-			_ = s.Send(&carrelv1.UnpackFilesRequest{Kind: &carrelv1.UnpackFilesRequest_Finish{Finish: true}})
-			break
-		}
-		if err != nil { // the daemon must not take it for the whole stream
-			return sum, fmt.Errorf("cannot read what is copied: %w", err)
-		}
-	}
-	res, err := s.CloseAndReceive()
-	if err != nil {
-		return sum, cutOff(err)
-	}
-	return summaryFrom(res.Msg.GetSummary()), nil
+	made, err := client.UnpackFiles(k.ctx, start, in)
+	return summaryFrom(made), err
 }
 
 // unpackHere unpacks the stream of a workspace on this host. Whatever a workspace sends, nothing is made but below

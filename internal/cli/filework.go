@@ -1,19 +1,15 @@
 package cli
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 	"unicode/utf8"
 
-	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
@@ -139,29 +135,20 @@ func (a *app) filesCatCommand() *cobra.Command {
 	c.Flags().Int64Var(&offset, "offset", 0, "begin after so many bytes")
 	c.Flags().Int64Var(&length, "length", 0, "read so many bytes at most; 0 is to the end")
 	c.RunE = func(c *cobra.Command, args []string) error {
+		client, err := a.client()
+		if err != nil {
+			return err
+		}
 		for _, p := range args[1:] {
 			req := &carrelv1.ReadFileRequest{Workspace: args[0], Offset: offset, Length: length}
 			req.Path, req.RawPath = bytesPath(p)
-			done := false
-			err := receive(c.Context(), a, files.ReadFile, req, func(m *carrelv1.ReadFileResponse) error {
-				done = done || m.GetFile() != nil
-				_, err := a.Out.Write(m.GetData())
-				return err
-			})
-			if err := wholeFile(err, done); err != nil {
+			if _, err := client.ReadFile(c.Context(), req, a.Out); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
 	return c
-}
-
-func wholeFile(err error, done bool) error {
-	if err == nil && !done {
-		return fmt.Errorf("cannot read all of it: the daemon broke off before its end; try again: %w", errdefs.ErrUnavailable)
-	}
-	return err
 }
 
 func (a *app) filesStatCommand() *cobra.Command {
@@ -227,54 +214,17 @@ this is interrupted. A link is replaced itself. ` + pathHelp,
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
 		start.Workspace, start.Mode = args[0], mode.bits
 		start.Path, start.RawPath = bytesPath(args[1])
-		e, err := a.writeOne(c.Context(), &start, a.In)
+		client, err := a.client()
+		if err != nil {
+			return nil, nil, err
+		}
+		e, err := client.WriteFile(c.Context(), &start, a.In)
 		if err != nil {
 			return nil, nil, err
 		}
 		a.progress("%s written.", bytesText(e.GetSize()))
 		return objectOf(e), text(""), nil
 	})
-}
-
-// writeOne sends in as a file.
-func (a *app) writeOne(ctx context.Context, start *carrelv1.WriteFileStart, in io.Reader) (*carrelv1.FileEntry, error) {
-	client, err := a.client()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	s := client.Files().WriteFile(ctx)
-	// Where Send fails, the answer says why.
-	ok := s.Send(&carrelv1.WriteFileRequest{Kind: &carrelv1.WriteFileRequest_Start{Start: start}}) == nil
-	buf := make([]byte, 256<<10)
-	for ok {
-		n, err := in.Read(buf)
-		if n > 0 {
-			ok = s.Send(&carrelv1.WriteFileRequest{Kind: &carrelv1.WriteFileRequest_Data{Data: buf[:n]}}) == nil
-		}
-		if errors.Is(err, io.EOF) {
-			_ = s.Send(&carrelv1.WriteFileRequest{Kind: &carrelv1.WriteFileRequest_Finish{Finish: true}})
-			break
-		}
-		if err != nil {
-			return nil, fmt.Errorf("cannot read what is to be written: %w", err)
-		}
-	}
-	res, err := s.CloseAndReceive()
-	if err != nil {
-		return nil, cutOff(err)
-	}
-	return res.Msg.GetFile(), nil
-}
-
-// cutOff says of an error of the connection what it means for what was sent; any other says it itself.
-func cutOff(err error) error {
-	if strings.Contains(err.Error(), "cannot ") {
-		return err
-	}
-	return fmt.Errorf("cannot tell whether all arrived: the connection to the daemon broke off: %w; what is there is whole, see "+
-		"\"carrel files ls\", and try again: %w", err, errdefs.ErrUnavailable)
 }
 
 func (a *app) filesMkdirCommand() *cobra.Command {
