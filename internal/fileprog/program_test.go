@@ -478,6 +478,27 @@ func TestMovingAndRemoving(t *testing.T) {
 	if _, err := os.Stat(x.root + "/etc/secret"); err != nil {
 		t.Errorf("what a link leads to was removed: %v", err)
 	}
+	// A tree that is deeper than any path can say.
+	at := x.home
+	for range 10 {
+		at += "/deep"
+	}
+	must(t, os.MkdirAll(at, 0o755))
+	for range 300 {
+		must(t, os.Rename(x.home+"/deep", x.home+"/top"))
+		must(t, os.MkdirAll(at, 0o755))
+		must(t, os.Rename(x.home+"/top", at+"/below"))
+	}
+	r.Path = []byte("deep")
+	if a := x.ask(t, op(fileapi.Pack, "deep")); a.Kind != "resource_exhausted" {
+		t.Errorf("%+v", a.Result)
+	}
+	if a := x.ask(t, r); a.Error != "" {
+		t.Errorf("%+v", a.Result)
+	}
+	if left, _ := os.ReadDir(x.home); len(left) != 1 {
+		t.Errorf("left are %v", left)
+	}
 	for _, top := range []string{"", "~", ".", home, "/", home + "/."} {
 		if r.Path = []byte(top); x.ask(t, r).Kind != "invalid_argument" {
 			t.Errorf("removed %q", top)
