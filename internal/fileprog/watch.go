@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -42,6 +43,7 @@ type watcher struct {
 	pending  []fileapi.Event
 	index    map[string]int
 	overflow bool
+	gone     atomic.Bool
 }
 
 // watch tells what happens below a directory, until whoever asked is gone. The first message has no event: what
@@ -68,9 +70,10 @@ func (s *served) watch() error {
 		w.depth = s.req.Depth
 	}
 	defer w.in.Close()
-	go func() { // who asked is gone
+	go func() {
 		_, _ = io.Copy(io.Discard, s.frames.R)
-		w.in.Close()
+		w.gone.Store(true) // who asked is; the descriptor stays open, as it is used by its number
+		_ = w.in.SetReadDeadline(time.Unix(1, 0))
 	}()
 	if err := w.add(d, "", 1, false); err != nil {
 		return s.explain("watch", p.shown, err)
@@ -159,10 +162,13 @@ func (w *watcher) note(e fileapi.Event) {
 
 func (w *watcher) follow() error {
 	buf := make([]byte, 64<<10)
-	for {
+	for !w.gone.Load() { // looked at after each change of the deadline
 		n, err := w.in.Read(buf)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil // nobody listens
+		}
 		if err != nil {
-			return nil // it was closed: nobody listens
+			return err
 		}
 		if err := w.take(buf[:n]); err != nil {
 			return err
@@ -174,7 +180,7 @@ func (w *watcher) follow() error {
 				break
 			}
 			if err != nil {
-				return nil
+				return err
 			}
 			if err := w.take(buf[:n]); err != nil {
 				return err
@@ -185,6 +191,7 @@ func (w *watcher) follow() error {
 			return err
 		}
 	}
+	return nil
 }
 
 func (w *watcher) send() error {

@@ -203,6 +203,17 @@ func TestFilesOfWorkspacesInAnyState(t *testing.T) {
 		}
 	}
 	shared.carrel(t, "resume", d.Key)
+	small := shared.desk(t, "--disk", "64MiB")
+	small.put(t, "file", []byte("old"), "600")
+	for _, args := range [][]string{{"files", "write", small.Key, "file"}, {"files", "write", small.Key, "new"}} {
+		r := shared.try(nil, strings.Repeat("x", 80<<20), args...)
+		if r.code == 0 || !strings.Contains(r.err, "remove files") {
+			t.Errorf("%v: %d %s", args, r.code, r.err)
+		}
+	}
+	if out := small.sh(t, "cat file; ls -A"); out != "oldfile" {
+		t.Errorf("%q", out)
+	}
 	shared.carrel(t, "stop", d.Key)
 	if out := shared.carrel(t, "files", "cat", d.Key, "file"); out != "old" {
 		t.Errorf("%q", out)
