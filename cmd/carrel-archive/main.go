@@ -1,5 +1,5 @@
-// Command carrel-archive packs and unpacks a workspace's home, with the workspace's own id
-// and inside its boundary.
+// Command carrel-archive packs and unpacks a workspace's home, and as "carrel-archive files" works on
+// its files, with the workspace's own id and inside its boundary.
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/archive"
 	"github.com/carrel-dev/carrel/internal/build"
+	"github.com/carrel-dev/carrel/internal/fileprog"
 )
 
 func init() { build.Program("carrel-archive") }
@@ -18,6 +19,9 @@ func main() {
 	if err := archive.TakeFileID(); err != nil {
 		fmt.Fprintln(os.Stderr, "carrel-archive:", err)
 		os.Exit(archive.ExitFailed)
+	}
+	if len(os.Args) == 2 && os.Args[1] == "files" {
+		os.Exit(fileprog.Run(context.Background(), os.Stdin, os.Stdout))
 	}
 	os.Exit(archive.Run(context.Background(), build.Version(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

@@ -57,7 +57,7 @@ func (s *sender[T]) close() {
 type awaits func(set func(*http.ResponseController, time.Time) error) error
 
 // await lets no client stall for ever: a workspace is held until its archive is there.
-func (s archives) await(ctx context.Context) awaits {
+func (s *Server) await(ctx context.Context) awaits {
 	rc, _ := ctx.Value(controllerKey{}).(*http.ResponseController) // as ServeHTTP says
 	return func(set func(*http.ResponseController, time.Time) error) error {
 		_ = set(rc, time.Now().Add(s.opts.StallTimeout)) // a connection that is gone waits for nothing

@@ -18,6 +18,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/api/apitest"
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/fileapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
@@ -64,6 +65,25 @@ var later = []struct {
 			&carrelv1.RestoreRequest{Kind: &carrelv1.RestoreRequest_Data{Data: []byte("two")}},
 		},
 		"one\x00\xfftwo", nil,
+	},
+	{
+		"FileService.WriteFile",
+		[]proto.Message{
+			&carrelv1.WriteFileRequest{Kind: &carrelv1.WriteFileRequest_Start{Start: &carrelv1.WriteFileStart{Workspace: "demo"}}},
+			&carrelv1.WriteFileRequest{Kind: &carrelv1.WriteFileRequest_Data{Data: []byte("one\x00\xff")}},
+			&carrelv1.WriteFileRequest{Kind: &carrelv1.WriteFileRequest_Data{Data: []byte("two")}},
+			&carrelv1.WriteFileRequest{Kind: &carrelv1.WriteFileRequest_Finish{Finish: true}},
+		},
+		"one\x00\xfftwo", nil,
+	},
+	{
+		"FileService.UnpackFiles",
+		[]proto.Message{
+			&carrelv1.UnpackFilesRequest{Kind: &carrelv1.UnpackFilesRequest_Start{Start: &carrelv1.UnpackFilesStart{Workspace: "demo"}}},
+			&carrelv1.UnpackFilesRequest{Kind: &carrelv1.UnpackFilesRequest_Data{Data: []byte("one\x00\xff")}},
+			&carrelv1.UnpackFilesRequest{Kind: &carrelv1.UnpackFilesRequest_Finish{Finish: true}},
+		},
+		"one\x00\xff", nil,
 	},
 }
 
@@ -155,6 +175,19 @@ func (g *carryingGate) Restore(
 ) (api.Workspace, error) {
 	_, noted := g.Recorder.Restore(ctx, p, want, in, progress)
 	return api.Workspace{}, errors.Join(noted, g.take(in))
+}
+
+// OnFiles takes what is whole: without the last message it is an error, and nothing is taken.
+func (g *carryingGate) OnFiles(
+	ctx context.Context, p principal.Principal, ref string, r fileapi.Request, s fileapi.Streams,
+) (fileapi.Result, error) {
+	if s.In != nil {
+		if err := g.take(s.In); err != nil {
+			return fileapi.Result{}, err
+		}
+		s.In = nil
+	}
+	return g.Recorder.OnFiles(ctx, p, ref, r, s)
 }
 
 func (g *carryingGate) Spawn(

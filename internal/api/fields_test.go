@@ -31,24 +31,46 @@ import (
 
 // values are two valid values of each field that needs a form. Any other gets two of its type.
 var values = map[string][2]any{
-	"AnswerApprovalRequest.id":   {"ap-0123456789abcdef", "ap-fedcba9876543210"},
-	"AttachRequest.command_id":   {"c-0123456789abcdef", "c-fedcba9876543210"},
-	"Command.source":             {"user", "llm"},
-	"CreateRequest.allow":        {"userns", "io_uring"},
-	"CreateTokenRequest.owner":   {"uid:1000", "uid:1001"},
-	"CreateTokenRequest.roles":   {"agent", "operator"},
-	"ModelBudget.money":          {"1.50", "2.50"},
-	"ModelBudget.per":            {"day", "whole"},
-	"GetApprovalRequest.id":      {"ap-0123456789abcdef", "ap-fedcba9876543210"},
-	"RemoveSecretRequest.owner":  {"uid:1000", "uid:1001"},
-	"Limits.disk_bytes":          {1 << 30, 2 << 30},
-	"Limits.memory_bytes":        {1 << 30, 2 << 30},
-	"Limits.open_files":          {1000, 2000},
-	"LogsRequest.command_id":     {"c-0123456789abcdef", "c-fedcba9876543210"},
-	"ResizeRequest.command_id":   {"c-0123456789abcdef", "c-fedcba9876543210"},
-	"RevokePermissionRequest.id": {"ap-0123456789abcdef", "ap-fedcba9876543210"},
-	"SignalRequest.command_id":   {"c-0123456789abcdef", "c-fedcba9876543210"},
-	"WaitRequest.command_id":     {"c-0123456789abcdef", "c-fedcba9876543210"},
+	"AnswerApprovalRequest.id":      {"ap-0123456789abcdef", "ap-fedcba9876543210"},
+	"AttachRequest.command_id":      {"c-0123456789abcdef", "c-fedcba9876543210"},
+	"Command.source":                {"user", "llm"},
+	"CreateRequest.allow":           {"userns", "io_uring"},
+	"CreateTokenRequest.owner":      {"uid:1000", "uid:1001"},
+	"CreateTokenRequest.roles":      {"agent", "operator"},
+	"GetApprovalRequest.id":         {"ap-0123456789abcdef", "ap-fedcba9876543210"},
+	"RemoveSecretRequest.owner":     {"uid:1000", "uid:1001"},
+	"Limits.disk_bytes":             {1 << 30, 2 << 30},
+	"Limits.memory_bytes":           {1 << 30, 2 << 30},
+	"Limits.open_files":             {1000, 2000},
+	"LogsRequest.command_id":        {"c-0123456789abcdef", "c-fedcba9876543210"},
+	"ResizeRequest.command_id":      {"c-0123456789abcdef", "c-fedcba9876543210"},
+	"RevokePermissionRequest.id":    {"ap-0123456789abcdef", "ap-fedcba9876543210"},
+	"SignalRequest.command_id":      {"c-0123456789abcdef", "c-fedcba9876543210"},
+	"WaitRequest.command_id":        {"c-0123456789abcdef", "c-fedcba9876543210"},
+	"ReadFileRequest.raw_path":      {"\xff", "\n"},
+	"WriteFileStart.raw_path":       {"\xff", "\n"},
+	"ListFilesRequest.raw_path":     {"\xff", "\n"},
+	"StatFileRequest.raw_path":      {"\xff", "\n"},
+	"MakeDirectoryRequest.raw_path": {"\xff", "\n"},
+	"MoveFileRequest.raw_path":      {"\xff", "\n"},
+	"RemoveFileRequest.raw_path":    {"\xff", "\n"},
+	"PackFilesRequest.raw_path":     {"\xff", "\n"},
+	"UnpackFilesStart.raw_path":     {"\xff", "\n"},
+	"SearchFilesRequest.raw_path":   {"\xff", "\n"},
+	"WatchFilesRequest.raw_path":    {"\xff", "\n"},
+	"MoveFileRequest.raw_to":        {"\xff", "\n"},
+	"ListFilesRequest.raw_after":    {"\xff", "\n"},
+	"ListFilesRequest.depth":        {2, 64},
+	"SearchFilesRequest.depth":      {2, 64},
+	"WatchFilesRequest.depth":       {2, 64},
+	"ListFilesRequest.limit":        {2, 1000},
+	"SearchFilesRequest.limit":      {2, 1000},
+	"WriteFileStart.mode":           {0o600, 0o755},
+	"MakeDirectoryRequest.mode":     {0o700, 0o755},
+	"ReadFileRequest.offset":        {1<<53 + 1, 1<<53 + 2},
+	"ReadFileRequest.length":        {1<<53 + 1, 1<<53 + 2},
+	"ModelBudget.money":             {"1.50", "2.50"},
+	"ModelBudget.per":               {"day", "whole"},
 	// A float64, to which some readers of JSON convert numbers, does not hold them.
 	"Filter.since":         {1<<53 + 1, 1<<53 + 2},
 	"Filter.until":         {1<<53 + 1, 1<<53 + 2},
@@ -65,7 +87,8 @@ var silent = map[string]string{
 // notFirst are the messages of a stream that do not begin one: see TestEveryLaterMessageArrives.
 var notFirst = map[string]bool{
 	"StreamRequest.stdin": true, "StreamRequest.close_stdin": true, "StreamRequest.resize": true, "StreamRequest.signal": true,
-	"RestoreRequest.data": true,
+	"RestoreRequest.data":   true,
+	"WriteFileRequest.data": true, "WriteFileRequest.finish": true, "UnpackFilesRequest.data": true, "UnpackFilesRequest.finish": true,
 }
 
 // served are the procedures that a connection with descriptors takes.
@@ -356,6 +379,9 @@ func (x *fieldsTest) value(f protoreflect.FieldDescriptor, key, path string, n i
 	case protoreflect.StringKind:
 		return protoreflect.ValueOfString(text)
 	case protoreflect.BytesKind:
+		if _, given := values[key]; given {
+			return protoreflect.ValueOfBytes([]byte(text))
+		}
 		return protoreflect.ValueOfBytes([]byte{0, 0xff, '\n', byte(n)})
 	case protoreflect.DoubleKind:
 		return protoreflect.ValueOfFloat64(2.5 + float64(n))

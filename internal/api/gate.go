@@ -12,6 +12,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/checkpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/fileapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
@@ -69,6 +70,9 @@ type Gate interface {
 	ListArchives(ctx context.Context, p principal.Principal) ([]workspace.Archive, error)
 	ReadArchive(ctx context.Context, p principal.Principal, ref string, out io.Writer) (workspace.Archive, error)
 	RemoveArchive(ctx context.Context, p principal.Principal, ref string) error
+
+	// OnFiles works on files of a workspace, which is started if it does not run. s.In is closed before it returns.
+	OnFiles(ctx context.Context, p principal.Principal, ref string, r fileapi.Request, s fileapi.Streams) (fileapi.Result, error)
 
 	// Run, Spawn and Detach start a stopped workspace first. e.ID is set by the gate.
 	Run(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams) (id.Command, execapi.ExecResult, error)

@@ -33,6 +33,8 @@ var minimal = map[string]string{
 	"ArchiveService/Restore":           `{"start":{"key":"demo"}}`,
 	"ArchiveService/ReadArchive":       `{"archive":"demo"}`,
 	"ArchiveService/RemoveArchive":     `{"archive":"demo"}`,
+	"FileService/WriteFile":            `{"start":{"workspace":"demo","path":"a"}}`,
+	"FileService/UnpackFiles":          `{"start":{"workspace":"demo","path":"a"}}`,
 	"WorkspaceService/Create":          `{"key":"demo"}`,
 	"ApprovalService/GetApproval":      `{"id":"ap-0123456789abcdef"}`,
 	"ApprovalService/AnswerApproval":   `{"id":"ap-0123456789abcdef","kind":"deny"}`,

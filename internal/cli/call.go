@@ -27,6 +27,7 @@ type (
 	models     = carrelv1connect.ModelServiceClient
 	records    = carrelv1connect.AuditServiceClient
 	system     = carrelv1connect.SystemServiceClient
+	files      = carrelv1connect.FileServiceClient
 )
 
 // service returns the client of the service S.
@@ -49,6 +50,8 @@ func service[S any](c *carrel.Client) S {
 		s = c.Models()
 	case *records:
 		s = c.Audit()
+	case *files:
+		s = c.Files()
 	case *system:
 		s = c.System()
 	}
@@ -94,7 +97,7 @@ const (
 func bounded(ctx context.Context, req any, f func(context.Context) error) error {
 	limit := patience
 	switch r := req.(type) {
-	case *carrelv1.DestroyRequest, *carrelv1.VerifyRequest:
+	case *carrelv1.DestroyRequest, *carrelv1.VerifyRequest, *carrelv1.RemoveFileRequest:
 		limit = longPatience
 	case *carrelv1.DetachRequest:
 		limit += time.Duration(r.GetCommand().GetApprovalWaitMs()) * time.Millisecond

@@ -70,6 +70,8 @@ var commandTable = []struct {
 	{"destroy", "workspaces", (*app).destroyCommand},
 	{"archive", "workspaces", (*app).archiveCommand},
 	{"restore", "workspaces", (*app).restoreCommand},
+	{"cp", "workspaces", (*app).copyCommand},
+	{"files", "workspaces", (*app).filesCommand},
 	{"top", "workspaces", (*app).topCommand},
 	{"events", "workspaces", (*app).eventsCommand},
 	{"run", "commands", (*app).runCommand},
@@ -237,6 +239,7 @@ func usage(c *cobra.Command, format string, args ...any) error {
 var forms = map[string]string{
 	"bool":     "give true or false, or the flag alone",
 	"int":      "give a whole number, as in 20",
+	"int32":    "give a whole number, as in 20",
 	"int64":    "give a whole number, as in 20",
 	"duration": "give a time with its unit, as in 500ms, 30s, 5m or 12h",
 }

@@ -38,6 +38,8 @@ type runtimeDouble struct {
 	programs [][]string
 	// verdict is what the archiver says of an archive that it verifies, "" for that it is well.
 	verdict string
+	// answers, if set, is the program that works on files.
+	answers func(in, out *os.File)
 	// more is what homes have beside the usual, for those that are packed from now on, until it is closed.
 	more <-chan []byte
 	// start and mended are what Mended tells.

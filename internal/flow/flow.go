@@ -22,6 +22,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/egress/bindings"
 	"github.com/carrel-dev/carrel/internal/egressconf"
 	"github.com/carrel-dev/carrel/internal/events"
+	"github.com/carrel-dev/carrel/internal/files"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/judge"
@@ -118,6 +119,7 @@ type Flow struct {
 	*lifecycle.Lifecycle
 	*archives.Archives
 	*commands.Commands
+	*files.Files
 	*asking.Questions
 	*tokens.Tokens
 	*secrets.Secrets
@@ -170,6 +172,7 @@ func New(cfg Config) *Flow {
 		Bounds: archives.Bounds{Number: cfg.MaxArchives, Bytes: cfg.ArchiveBytes}, Keep: cfg.KeepArchives, Archiver: packer, Log: cfg.Log,
 	})
 	f.Commands = commands.New(commands.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Redact: cfg.Redact})
+	f.Files = files.New(files.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Program: cfg.Archiver})
 	f.Tokens = tokens.New(tokens.Config{Gate: f.gate, Store: cfg.Store, Records: records, Revoked: cfg.TokensRevoked, Log: cfg.Log})
 	changed := func(ctx context.Context, owner, name string) {
 		f.Lifecycle.SecretChanged(ctx, owner, name)

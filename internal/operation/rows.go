@@ -45,6 +45,15 @@ const (
 	ConnectOut Name = "network.connect"
 	WaitForEnd Name = "command.wait"
 
+	// ReadFile reads files of a workspace, ListFiles looks at names and searches, WriteFile writes files and trees.
+	ReadFile      Name = "file.read"
+	ListFiles     Name = "file.list"
+	WatchFiles    Name = "file.watch"
+	WriteFile     Name = "file.write"
+	MakeDirectory Name = "file.mkdir"
+	MoveFile      Name = "file.move"
+	RemoveFile    Name = "file.remove"
+
 	ListArchives  Name = "archive.list"
 	ReadArchive   Name = "archive.read"
 	RemoveArchive Name = "archive.remove"
@@ -275,6 +284,46 @@ var Table = []Row{
 			Name: "network.connect", Asks: true, Risk: 40, Capability: "network.out", Final: true,
 			Reason: "reaches a host that a rule of the workspace has a person asked about",
 		}),
+	},
+	// Who may run commands may have the files that commands have.
+	{
+		Name: ReadFile, Words: "read files of", Needs: p.Run, On: Workspace, Class: Read,
+		Help:  "Print a file of a workspace",
+		Calls: []Call{{"FileService/ReadFile", Small, true}, {"FileService/PackFiles", Small, true}},
+	},
+	{
+		Name: ListFiles, Words: "look at the files of", Needs: p.Run, On: Workspace, Class: Read,
+		Help:  "List files of a workspace",
+		Calls: small("FileService/ListFiles", "FileService/StatFile", "FileService/SearchFiles"),
+	},
+	{
+		Name: WatchFiles, Words: "watch the files of", Needs: p.Run, On: Workspace, Class: Read,
+		Help:  "Print what changes in a directory of a workspace, as it changes",
+		Calls: []Call{{"FileService/WatchFiles", Small, true}},
+	},
+	{
+		Name: WriteFile, Words: "write files of", Needs: p.Run, On: Workspace, Class: Change,
+		Help:   "Write a file of a workspace",
+		Calls:  []Call{{"FileService/WriteFile", Large, true}, {"FileService/UnpackFiles", Large, true}},
+		Judged: rule(Rule{Name: "file.write", Risk: 20, Reason: "writes files of the workspace's own, with the rights of its commands"}),
+	},
+	{
+		Name: MakeDirectory, Words: "make a directory in", Needs: p.Run, On: Workspace, Class: Change,
+		Help:   "Make a directory in a workspace",
+		Calls:  small("FileService/MakeDirectory"),
+		Judged: rule(Rule{Name: "file.mkdir", Risk: 5, Reason: "makes a directory of the workspace's own"}),
+	},
+	{
+		Name: MoveFile, Words: "move files of", Needs: p.Run, On: Workspace, Class: Change,
+		Help:   "Give a file or a directory of a workspace another name",
+		Calls:  small("FileService/MoveFile"),
+		Judged: rule(Rule{Name: "file.move", Risk: 20, Reason: "moves files of the workspace's own, with the rights of its commands"}),
+	},
+	{
+		Name: RemoveFile, Words: "remove files of", Needs: p.Run, On: Workspace, Class: Change, Relieves: true,
+		Help:   "Remove files of a workspace",
+		Calls:  small("FileService/RemoveFile"),
+		Judged: rule(Rule{Name: "file.remove", Risk: 40, Reason: "removes files of the workspace's own, with the rights of its commands"}),
 	},
 	{
 		Name: ListArchives, Words: "list archives", Needs: p.Keep, Class: Observe,

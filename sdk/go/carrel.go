@@ -129,6 +129,11 @@ func (c *Client) Archives() carrelv1connect.ArchiveServiceClient {
 	return carrelv1connect.NewArchiveServiceClient(c.http(), c.host.baseURL(), c.opts...)
 }
 
+// Files returns the client of carrel.v1.FileService.
+func (c *Client) Files() carrelv1connect.FileServiceClient {
+	return carrelv1connect.NewFileServiceClient(c.http(), c.host.baseURL(), c.opts...)
+}
+
 // Audit returns the client of carrel.v1.AuditService.
 func (c *Client) Audit() carrelv1connect.AuditServiceClient {
 	return carrelv1connect.NewAuditServiceClient(c.http(), c.host.baseURL(), c.opts...)
@@ -230,8 +235,8 @@ type reachError struct{ error }
 
 func (e *reachError) Unwrap() error { return e.error }
 
-// transport sends bidirectional streams over HTTP/2, which they require, and everything else over
-// HTTP/1.1, which is faster on a local socket.
+// transport sends bidirectional streams over HTTP/2, which they require, and streams of requests, so that an answer
+// that comes before their end arrives. Everything else goes over HTTP/1.1, which is faster on a local socket.
 type transport struct{ unary, streams *http.Transport }
 
 func newTransport(dial func(context.Context) (*net.UnixConn, error)) *transport {
@@ -258,7 +263,8 @@ func newTransport(dial func(context.Context) (*net.UnixConn, error)) *transport 
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch r.URL.Path {
-	case carrelv1connect.CommandServiceStreamProcedure, carrelv1connect.ArchiveServiceRestoreProcedure:
+	case carrelv1connect.CommandServiceStreamProcedure, carrelv1connect.ArchiveServiceRestoreProcedure,
+		carrelv1connect.FileServiceWriteFileProcedure, carrelv1connect.FileServiceUnpackFilesProcedure:
 		return t.streams.RoundTrip(r)
 	}
 	return t.unary.RoundTrip(r)

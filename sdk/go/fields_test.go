@@ -17,6 +17,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/api/apitest"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/token"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -160,9 +161,15 @@ func fieldsOf(t *testing.T, typ reflect.Type, prefix string) (names []string) {
 	return names
 }
 
+// issuing is a gate that makes tokens for tests.
+type issuing interface {
+	apitest.Remote
+	Issue(t testing.TB, p principal.Principal, w principal.Wanted) token.Secret
+}
+
 // clientsOf are clients of g of every kind: that of descriptors, with a token on the socket, and
 // with a token over TLS.
-func clientsOf(t *testing.T, g *apitest.Recorder) map[string]*carrel.Client {
+func clientsOf(t *testing.T, g issuing) map[string]*carrel.Client {
 	t.Helper()
 	socket, _ := apitest.Serve(t, g, &alice, api.Options{Tokens: authn.NewTokens(g)})
 	addr, keys, _ := apitest.ServeTLS(t, g, api.Options{})

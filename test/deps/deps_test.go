@@ -73,6 +73,9 @@ var tiers = []deps.Tier{
 	{Name: "grant", Level: 3},
 	{Name: "fdapi", Level: 3, With: []string{"jsonrpc", "pollfd"}},
 	{Name: "archive", Level: 3},
+	{Name: "filetree", Level: 3},
+	{Name: "fileapi", Level: 3},
+	{Name: "fileprog", Level: 3, With: []string{"fileapi", "filetree", "removal"}},
 	{Name: "sandbox", Level: 3, With: []string{"sealed", "thread"}},
 	// What an error is called on the wire: data, beside the API that it is for.
 	{Name: "api/errcode", Level: 3},
@@ -98,10 +101,11 @@ var tiers = []deps.Tier{
 	{Name: "lifecycle", Level: 5, With: []string{"gate"}},
 	{Name: "archives", Level: 5, With: []string{"gate", "lifecycle"}},
 	{Name: "commands", Level: 5, With: []string{"gate", "lifecycle"}},
+	{Name: "files", Level: 5, With: []string{"gate", "lifecycle"}},
 	{Name: "single", Level: 5, With: []string{"gate"}},
 	{Name: "upkeep", Level: 5, With: []string{"archives", "asking", "auditing", "events", "gate", "lifecycle"}},
 	{Name: "flow", Level: 5, With: []string{
-		"archives", "asking", "auditing", "commands", "events", "gate", "lifecycle", "models", "secrets", "tokens", "upkeep",
+		"archives", "asking", "auditing", "commands", "events", "files", "gate", "lifecycle", "models", "secrets", "tokens", "upkeep",
 	}},
 	{Name: "api", Level: 5, With: []string{"authn"}},
 	{Name: "daemon", Level: 5, With: []string{

@@ -180,8 +180,11 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 			if m.Name() == "Restore" {
 				start = `{"from":%[1]q,"key":"crt mallory"}`
 			}
+			if m.Parent().Name() == "FileService" {
+				start = `{"workspace":%[1]q,"path":"file"}`
+			}
 			body := fmt.Sprintf(
-				`{"workspace":%[1]q,"workspaces":[%[1]q],"archive":%[1]q,"key":%[1]q,"command":{"argv":["cat","file"]},`+
+				`{"path":"file","to":"gone","workspace":%[1]q,"workspaces":[%[1]q],"archive":%[1]q,"key":%[1]q,"command":{"argv":["cat","file"]},`+
 					`"commandId":%[2]q,"signal":9,"size":{"rows":1,"cols":1},"purge":true,"argv":["git","push"],"start":`+start+`}`, ref, id,
 			)
 			// What a method does not know is refused for that and proves nothing.

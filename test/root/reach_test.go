@@ -17,6 +17,7 @@ type following struct {
 	lines *bufio.Reader
 	errs  bytes.Buffer
 	wait  func() error
+	kill  func() error
 }
 
 // follow starts a carrel that lasts, with more in its environment.
@@ -40,6 +41,7 @@ func (h *host) follow(t *testing.T, environ []string, args ...string) *following
 	if err != nil {
 		t.Fatal(err)
 	}
+	f.kill = c.Process.Kill
 	return f
 }
 

@@ -9962,6 +9962,1940 @@ func (*RevokePermissionResponse) Descriptor() ([]byte, []int) {
 	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{142}
 }
 
+type FileEntry struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Relative to what was listed or searched; of one that was named, as it was named. raw_path is set instead where
+	// it is no UTF-8.
+	Path    string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath []byte `protobuf:"bytes,2,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// file, directory, link, fifo, socket or device.
+	Type string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	// Permission bits.
+	Mode           uint32 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"`
+	Size           int64  `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`
+	ModifiedUnixNs int64  `protobuf:"varint,6,opt,name=modified_unix_ns,json=modifiedUnixNs,proto3" json:"modified_unix_ns,omitempty"`
+	// Where a link leads, as it is written.
+	Target    string `protobuf:"bytes,7,opt,name=target,proto3" json:"target,omitempty"`
+	RawTarget []byte `protobuf:"bytes,8,opt,name=raw_target,json=rawTarget,proto3" json:"raw_target,omitempty"`
+	// What a search has found: the number of the line, from 1, and its first 512 bytes.
+	Line          int64  `protobuf:"varint,9,opt,name=line,proto3" json:"line,omitempty"`
+	Text          []byte `protobuf:"bytes,10,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileEntry) Reset() {
+	*x = FileEntry{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileEntry) ProtoMessage() {}
+
+func (x *FileEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileEntry.ProtoReflect.Descriptor instead.
+func (*FileEntry) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{143}
+}
+
+func (x *FileEntry) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *FileEntry) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *FileEntry) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *FileEntry) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *FileEntry) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *FileEntry) GetModifiedUnixNs() int64 {
+	if x != nil {
+		return x.ModifiedUnixNs
+	}
+	return 0
+}
+
+func (x *FileEntry) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *FileEntry) GetRawTarget() []byte {
+	if x != nil {
+		return x.RawTarget
+	}
+	return nil
+}
+
+func (x *FileEntry) GetLine() int64 {
+	if x != nil {
+		return x.Line
+	}
+	return 0
+}
+
+func (x *FileEntry) GetText() []byte {
+	if x != nil {
+		return x.Text
+	}
+	return nil
+}
+
+// FilesSummary is what a stream of files had.
+type FilesSummary struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Entries int64                  `protobuf:"varint,1,opt,name=entries,proto3" json:"entries,omitempty"`
+	Bytes   int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// What was left out: devices, FIFOs, sockets, and what could not be read. first is one of them, and why the reason.
+	Skipped int64  `protobuf:"varint,3,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	First   string `protobuf:"bytes,4,opt,name=first,proto3" json:"first,omitempty"`
+	Why     string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
+	// Files that became shorter while they were read: zeros stand for what was missing.
+	Changed       int64 `protobuf:"varint,6,opt,name=changed,proto3" json:"changed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FilesSummary) Reset() {
+	*x = FilesSummary{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FilesSummary) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FilesSummary) ProtoMessage() {}
+
+func (x *FilesSummary) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FilesSummary.ProtoReflect.Descriptor instead.
+func (*FilesSummary) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{144}
+}
+
+func (x *FilesSummary) GetEntries() int64 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+func (x *FilesSummary) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *FilesSummary) GetSkipped() int64 {
+	if x != nil {
+		return x.Skipped
+	}
+	return 0
+}
+
+func (x *FilesSummary) GetFirst() string {
+	if x != nil {
+		return x.First
+	}
+	return ""
+}
+
+func (x *FilesSummary) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *FilesSummary) GetChanged() int64 {
+	if x != nil {
+		return x.Changed
+	}
+	return 0
+}
+
+type ReadFileRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Path      string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath   []byte                 `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// The part that is wanted, in bytes; a length of 0 is to the end.
+	Offset        int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
+	Length        int64 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadFileRequest) Reset() {
+	*x = ReadFileRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadFileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadFileRequest) ProtoMessage() {}
+
+func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
+func (*ReadFileRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{145}
+}
+
+func (x *ReadFileRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *ReadFileRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ReadFileRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *ReadFileRequest) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *ReadFileRequest) GetLength() int64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+type ReadFileResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*ReadFileResponse_Data
+	//	*ReadFileResponse_File
+	Kind          isReadFileResponse_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadFileResponse) Reset() {
+	*x = ReadFileResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadFileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadFileResponse) ProtoMessage() {}
+
+func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
+func (*ReadFileResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{146}
+}
+
+func (x *ReadFileResponse) GetKind() isReadFileResponse_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *ReadFileResponse) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Kind.(*ReadFileResponse_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *ReadFileResponse) GetFile() *FileEntry {
+	if x != nil {
+		if x, ok := x.Kind.(*ReadFileResponse_File); ok {
+			return x.File
+		}
+	}
+	return nil
+}
+
+type isReadFileResponse_Kind interface {
+	isReadFileResponse_Kind()
+}
+
+type ReadFileResponse_Data struct {
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3,oneof"`
+}
+
+type ReadFileResponse_File struct {
+	File *FileEntry `protobuf:"bytes,2,opt,name=file,proto3,oneof"`
+}
+
+func (*ReadFileResponse_Data) isReadFileResponse_Kind() {}
+
+func (*ReadFileResponse_File) isReadFileResponse_Kind() {}
+
+type WriteFileStart struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Path      string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath   []byte                 `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// Permission bits. Without, a file that is there keeps its own, and a new one has 0644.
+	Mode *uint32 `protobuf:"varint,4,opt,name=mode,proto3,oneof" json:"mode,omitempty"`
+	// Missing directories above are made.
+	Parents bool `protobuf:"varint,5,opt,name=parents,proto3" json:"parents,omitempty"`
+	// What is there stays: already_exists.
+	Keep          bool `protobuf:"varint,6,opt,name=keep,proto3" json:"keep,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteFileStart) Reset() {
+	*x = WriteFileStart{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteFileStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteFileStart) ProtoMessage() {}
+
+func (x *WriteFileStart) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteFileStart.ProtoReflect.Descriptor instead.
+func (*WriteFileStart) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{147}
+}
+
+func (x *WriteFileStart) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *WriteFileStart) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *WriteFileStart) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *WriteFileStart) GetMode() uint32 {
+	if x != nil && x.Mode != nil {
+		return *x.Mode
+	}
+	return 0
+}
+
+func (x *WriteFileStart) GetParents() bool {
+	if x != nil {
+		return x.Parents
+	}
+	return false
+}
+
+func (x *WriteFileStart) GetKeep() bool {
+	if x != nil {
+		return x.Keep
+	}
+	return false
+}
+
+type WriteFileRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*WriteFileRequest_Start
+	//	*WriteFileRequest_Data
+	//	*WriteFileRequest_Finish
+	Kind          isWriteFileRequest_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteFileRequest) Reset() {
+	*x = WriteFileRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteFileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteFileRequest) ProtoMessage() {}
+
+func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteFileRequest.ProtoReflect.Descriptor instead.
+func (*WriteFileRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{148}
+}
+
+func (x *WriteFileRequest) GetKind() isWriteFileRequest_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *WriteFileRequest) GetStart() *WriteFileStart {
+	if x != nil {
+		if x, ok := x.Kind.(*WriteFileRequest_Start); ok {
+			return x.Start
+		}
+	}
+	return nil
+}
+
+func (x *WriteFileRequest) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Kind.(*WriteFileRequest_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *WriteFileRequest) GetFinish() bool {
+	if x != nil {
+		if x, ok := x.Kind.(*WriteFileRequest_Finish); ok {
+			return x.Finish
+		}
+	}
+	return false
+}
+
+type isWriteFileRequest_Kind interface {
+	isWriteFileRequest_Kind()
+}
+
+type WriteFileRequest_Start struct {
+	Start *WriteFileStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
+}
+
+type WriteFileRequest_Data struct {
+	// At most 1 MiB.
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
+}
+
+type WriteFileRequest_Finish struct {
+	// All has been sent.
+	Finish bool `protobuf:"varint,3,opt,name=finish,proto3,oneof"`
+}
+
+func (*WriteFileRequest_Start) isWriteFileRequest_Kind() {}
+
+func (*WriteFileRequest_Data) isWriteFileRequest_Kind() {}
+
+func (*WriteFileRequest_Finish) isWriteFileRequest_Kind() {}
+
+type WriteFileResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	File          *FileEntry             `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteFileResponse) Reset() {
+	*x = WriteFileResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteFileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteFileResponse) ProtoMessage() {}
+
+func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteFileResponse.ProtoReflect.Descriptor instead.
+func (*WriteFileResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{149}
+}
+
+func (x *WriteFileResponse) GetFile() *FileEntry {
+	if x != nil {
+		return x.File
+	}
+	return nil
+}
+
+type ListFilesRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// Empty is the home.
+	Path    string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath []byte `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// How deep: 1, also if it is 0, is the directory's own entries. At most 64.
+	Depth int32 `protobuf:"varint,4,opt,name=depth,proto3" json:"depth,omitempty"`
+	// At most so many entries; 0 and the most are 10000.
+	Limit int32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	// The path of the last entry on the page before.
+	After         string `protobuf:"bytes,6,opt,name=after,proto3" json:"after,omitempty"`
+	RawAfter      []byte `protobuf:"bytes,7,opt,name=raw_after,json=rawAfter,proto3" json:"raw_after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListFilesRequest) Reset() {
+	*x = ListFilesRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListFilesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListFilesRequest) ProtoMessage() {}
+
+func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
+func (*ListFilesRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{150}
+}
+
+func (x *ListFilesRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *ListFilesRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ListFilesRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *ListFilesRequest) GetDepth() int32 {
+	if x != nil {
+		return x.Depth
+	}
+	return 0
+}
+
+func (x *ListFilesRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListFilesRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *ListFilesRequest) GetRawAfter() []byte {
+	if x != nil {
+		return x.RawAfter
+	}
+	return nil
+}
+
+type ListFilesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What was listed.
+	File    *FileEntry   `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	Entries []*FileEntry `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
+	// There are more: ask again with after.
+	Truncated bool `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	// Entries that could not be looked at.
+	Skipped       int64 `protobuf:"varint,4,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListFilesResponse) Reset() {
+	*x = ListFilesResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListFilesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListFilesResponse) ProtoMessage() {}
+
+func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
+func (*ListFilesResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{151}
+}
+
+func (x *ListFilesResponse) GetFile() *FileEntry {
+	if x != nil {
+		return x.File
+	}
+	return nil
+}
+
+func (x *ListFilesResponse) GetEntries() []*FileEntry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *ListFilesResponse) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+func (x *ListFilesResponse) GetSkipped() int64 {
+	if x != nil {
+		return x.Skipped
+	}
+	return 0
+}
+
+type StatFileRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Path      string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath   []byte                 `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// Follow a link.
+	Follow        bool `protobuf:"varint,4,opt,name=follow,proto3" json:"follow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatFileRequest) Reset() {
+	*x = StatFileRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatFileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatFileRequest) ProtoMessage() {}
+
+func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatFileRequest.ProtoReflect.Descriptor instead.
+func (*StatFileRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{152}
+}
+
+func (x *StatFileRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *StatFileRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *StatFileRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *StatFileRequest) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
+type StatFileResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	File          *FileEntry             `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatFileResponse) Reset() {
+	*x = StatFileResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatFileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatFileResponse) ProtoMessage() {}
+
+func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatFileResponse.ProtoReflect.Descriptor instead.
+func (*StatFileResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{153}
+}
+
+func (x *StatFileResponse) GetFile() *FileEntry {
+	if x != nil {
+		return x.File
+	}
+	return nil
+}
+
+type MakeDirectoryRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Path      string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath   []byte                 `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	Mode      *uint32                `protobuf:"varint,4,opt,name=mode,proto3,oneof" json:"mode,omitempty"`
+	// Missing directories above are made, and one that is there is no error.
+	Parents       bool `protobuf:"varint,5,opt,name=parents,proto3" json:"parents,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MakeDirectoryRequest) Reset() {
+	*x = MakeDirectoryRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MakeDirectoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MakeDirectoryRequest) ProtoMessage() {}
+
+func (x *MakeDirectoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MakeDirectoryRequest.ProtoReflect.Descriptor instead.
+func (*MakeDirectoryRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{154}
+}
+
+func (x *MakeDirectoryRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *MakeDirectoryRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *MakeDirectoryRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *MakeDirectoryRequest) GetMode() uint32 {
+	if x != nil && x.Mode != nil {
+		return *x.Mode
+	}
+	return 0
+}
+
+func (x *MakeDirectoryRequest) GetParents() bool {
+	if x != nil {
+		return x.Parents
+	}
+	return false
+}
+
+type MakeDirectoryResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MakeDirectoryResponse) Reset() {
+	*x = MakeDirectoryResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MakeDirectoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MakeDirectoryResponse) ProtoMessage() {}
+
+func (x *MakeDirectoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MakeDirectoryResponse.ProtoReflect.Descriptor instead.
+func (*MakeDirectoryResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{155}
+}
+
+type MoveFileRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Path      string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath   []byte                 `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	To        string                 `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`
+	RawTo     []byte                 `protobuf:"bytes,5,opt,name=raw_to,json=rawTo,proto3" json:"raw_to,omitempty"`
+	// Missing directories above `to` are made.
+	Parents bool `protobuf:"varint,6,opt,name=parents,proto3" json:"parents,omitempty"`
+	// What is at `to` may be replaced.
+	Replace       bool `protobuf:"varint,7,opt,name=replace,proto3" json:"replace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveFileRequest) Reset() {
+	*x = MoveFileRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveFileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveFileRequest) ProtoMessage() {}
+
+func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveFileRequest.ProtoReflect.Descriptor instead.
+func (*MoveFileRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{156}
+}
+
+func (x *MoveFileRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *MoveFileRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *MoveFileRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *MoveFileRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *MoveFileRequest) GetRawTo() []byte {
+	if x != nil {
+		return x.RawTo
+	}
+	return nil
+}
+
+func (x *MoveFileRequest) GetParents() bool {
+	if x != nil {
+		return x.Parents
+	}
+	return false
+}
+
+func (x *MoveFileRequest) GetReplace() bool {
+	if x != nil {
+		return x.Replace
+	}
+	return false
+}
+
+type MoveFileResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveFileResponse) Reset() {
+	*x = MoveFileResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveFileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveFileResponse) ProtoMessage() {}
+
+func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveFileResponse.ProtoReflect.Descriptor instead.
+func (*MoveFileResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{157}
+}
+
+type RemoveFileRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Path      string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath   []byte                 `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// A directory with all that is in it.
+	Recursive     bool `protobuf:"varint,4,opt,name=recursive,proto3" json:"recursive,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveFileRequest) Reset() {
+	*x = RemoveFileRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveFileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveFileRequest) ProtoMessage() {}
+
+func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveFileRequest.ProtoReflect.Descriptor instead.
+func (*RemoveFileRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{158}
+}
+
+func (x *RemoveFileRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *RemoveFileRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *RemoveFileRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *RemoveFileRequest) GetRecursive() bool {
+	if x != nil {
+		return x.Recursive
+	}
+	return false
+}
+
+type RemoveFileResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveFileResponse) Reset() {
+	*x = RemoveFileResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveFileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveFileResponse) ProtoMessage() {}
+
+func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveFileResponse.ProtoReflect.Descriptor instead.
+func (*RemoveFileResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{159}
+}
+
+type PackFilesRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Path      string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath   []byte                 `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// What it is called in the stream; empty is its own name, "." what is in a directory, without it.
+	As            string `protobuf:"bytes,4,opt,name=as,proto3" json:"as,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PackFilesRequest) Reset() {
+	*x = PackFilesRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PackFilesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PackFilesRequest) ProtoMessage() {}
+
+func (x *PackFilesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PackFilesRequest.ProtoReflect.Descriptor instead.
+func (*PackFilesRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{160}
+}
+
+func (x *PackFilesRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *PackFilesRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *PackFilesRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *PackFilesRequest) GetAs() string {
+	if x != nil {
+		return x.As
+	}
+	return ""
+}
+
+type PackFilesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*PackFilesResponse_Data
+	//	*PackFilesResponse_Summary
+	Kind          isPackFilesResponse_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PackFilesResponse) Reset() {
+	*x = PackFilesResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PackFilesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PackFilesResponse) ProtoMessage() {}
+
+func (x *PackFilesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PackFilesResponse.ProtoReflect.Descriptor instead.
+func (*PackFilesResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{161}
+}
+
+func (x *PackFilesResponse) GetKind() isPackFilesResponse_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *PackFilesResponse) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Kind.(*PackFilesResponse_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *PackFilesResponse) GetSummary() *FilesSummary {
+	if x != nil {
+		if x, ok := x.Kind.(*PackFilesResponse_Summary); ok {
+			return x.Summary
+		}
+	}
+	return nil
+}
+
+type isPackFilesResponse_Kind interface {
+	isPackFilesResponse_Kind()
+}
+
+type PackFilesResponse_Data struct {
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3,oneof"`
+}
+
+type PackFilesResponse_Summary struct {
+	Summary *FilesSummary `protobuf:"bytes,2,opt,name=summary,proto3,oneof"`
+}
+
+func (*PackFilesResponse_Data) isPackFilesResponse_Kind() {}
+
+func (*PackFilesResponse_Summary) isPackFilesResponse_Kind() {}
+
+type UnpackFilesStart struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// A directory.
+	Path    string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath []byte `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// It is made if it is missing, with those above.
+	Parents       bool `protobuf:"varint,4,opt,name=parents,proto3" json:"parents,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnpackFilesStart) Reset() {
+	*x = UnpackFilesStart{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnpackFilesStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnpackFilesStart) ProtoMessage() {}
+
+func (x *UnpackFilesStart) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnpackFilesStart.ProtoReflect.Descriptor instead.
+func (*UnpackFilesStart) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{162}
+}
+
+func (x *UnpackFilesStart) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *UnpackFilesStart) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *UnpackFilesStart) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *UnpackFilesStart) GetParents() bool {
+	if x != nil {
+		return x.Parents
+	}
+	return false
+}
+
+type UnpackFilesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*UnpackFilesRequest_Start
+	//	*UnpackFilesRequest_Data
+	//	*UnpackFilesRequest_Finish
+	Kind          isUnpackFilesRequest_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnpackFilesRequest) Reset() {
+	*x = UnpackFilesRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnpackFilesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnpackFilesRequest) ProtoMessage() {}
+
+func (x *UnpackFilesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnpackFilesRequest.ProtoReflect.Descriptor instead.
+func (*UnpackFilesRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{163}
+}
+
+func (x *UnpackFilesRequest) GetKind() isUnpackFilesRequest_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *UnpackFilesRequest) GetStart() *UnpackFilesStart {
+	if x != nil {
+		if x, ok := x.Kind.(*UnpackFilesRequest_Start); ok {
+			return x.Start
+		}
+	}
+	return nil
+}
+
+func (x *UnpackFilesRequest) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Kind.(*UnpackFilesRequest_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *UnpackFilesRequest) GetFinish() bool {
+	if x != nil {
+		if x, ok := x.Kind.(*UnpackFilesRequest_Finish); ok {
+			return x.Finish
+		}
+	}
+	return false
+}
+
+type isUnpackFilesRequest_Kind interface {
+	isUnpackFilesRequest_Kind()
+}
+
+type UnpackFilesRequest_Start struct {
+	Start *UnpackFilesStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
+}
+
+type UnpackFilesRequest_Data struct {
+	// At most 1 MiB.
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
+}
+
+type UnpackFilesRequest_Finish struct {
+	// All has been sent.
+	Finish bool `protobuf:"varint,3,opt,name=finish,proto3,oneof"`
+}
+
+func (*UnpackFilesRequest_Start) isUnpackFilesRequest_Kind() {}
+
+func (*UnpackFilesRequest_Data) isUnpackFilesRequest_Kind() {}
+
+func (*UnpackFilesRequest_Finish) isUnpackFilesRequest_Kind() {}
+
+type UnpackFilesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Summary       *FilesSummary          `protobuf:"bytes,1,opt,name=summary,proto3" json:"summary,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnpackFilesResponse) Reset() {
+	*x = UnpackFilesResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnpackFilesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnpackFilesResponse) ProtoMessage() {}
+
+func (x *UnpackFilesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnpackFilesResponse.ProtoReflect.Descriptor instead.
+func (*UnpackFilesResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{164}
+}
+
+func (x *UnpackFilesResponse) GetSummary() *FilesSummary {
+	if x != nil {
+		return x.Summary
+	}
+	return nil
+}
+
+type SearchFilesRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// A directory; empty is the home.
+	Path    string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath []byte `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// A pattern of names: *, ? and [a-z]. Empty is all.
+	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	// A regular expression (RE2) for lines of text; empty finds names alone. Binary files are passed over.
+	Text string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
+	// As in a listing; 0 is 64.
+	Depth int32 `protobuf:"varint,6,opt,name=depth,proto3" json:"depth,omitempty"`
+	// 0 and the most are 1000.
+	Limit         int32 `protobuf:"varint,7,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchFilesRequest) Reset() {
+	*x = SearchFilesRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchFilesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchFilesRequest) ProtoMessage() {}
+
+func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchFilesRequest.ProtoReflect.Descriptor instead.
+func (*SearchFilesRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{165}
+}
+
+func (x *SearchFilesRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *SearchFilesRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *SearchFilesRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *SearchFilesRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SearchFilesRequest) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *SearchFilesRequest) GetDepth() int32 {
+	if x != nil {
+		return x.Depth
+	}
+	return 0
+}
+
+func (x *SearchFilesRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type SearchFilesResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Matches []*FileEntry           `protobuf:"bytes,1,rep,name=matches,proto3" json:"matches,omitempty"`
+	// There may be more: the search ended at a bound.
+	Truncated     bool  `protobuf:"varint,2,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	Skipped       int64 `protobuf:"varint,3,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchFilesResponse) Reset() {
+	*x = SearchFilesResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchFilesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchFilesResponse) ProtoMessage() {}
+
+func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchFilesResponse.ProtoReflect.Descriptor instead.
+func (*SearchFilesResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{166}
+}
+
+func (x *SearchFilesResponse) GetMatches() []*FileEntry {
+	if x != nil {
+		return x.Matches
+	}
+	return nil
+}
+
+func (x *SearchFilesResponse) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+func (x *SearchFilesResponse) GetSkipped() int64 {
+	if x != nil {
+		return x.Skipped
+	}
+	return 0
+}
+
+type WatchFilesRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// A directory; empty is the home.
+	Path    string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath []byte `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// As in a listing; 0 is 64.
+	Depth         int32 `protobuf:"varint,4,opt,name=depth,proto3" json:"depth,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchFilesRequest) Reset() {
+	*x = WatchFilesRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchFilesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchFilesRequest) ProtoMessage() {}
+
+func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchFilesRequest.ProtoReflect.Descriptor instead.
+func (*WatchFilesRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{167}
+}
+
+func (x *WatchFilesRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *WatchFilesRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *WatchFilesRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *WatchFilesRequest) GetDepth() int32 {
+	if x != nil {
+		return x.Depth
+	}
+	return 0
+}
+
+type WatchFilesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Events        []*FileEvent           `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchFilesResponse) Reset() {
+	*x = WatchFilesResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchFilesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchFilesResponse) ProtoMessage() {}
+
+func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchFilesResponse.ProtoReflect.Descriptor instead.
+func (*WatchFilesResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{168}
+}
+
+func (x *WatchFilesResponse) GetEvents() []*FileEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+// FileEvent is something that happened to a name below a directory that is watched.
+type FileEvent struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Path    string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath []byte                 `protobuf:"bytes,2,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// create, write, remove, attributes, or overflow, without a path: events were lost, look at all again.
+	What          string `protobuf:"bytes,3,opt,name=what,proto3" json:"what,omitempty"`
+	Directory     bool   `protobuf:"varint,4,opt,name=directory,proto3" json:"directory,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileEvent) Reset() {
+	*x = FileEvent{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileEvent) ProtoMessage() {}
+
+func (x *FileEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileEvent.ProtoReflect.Descriptor instead.
+func (*FileEvent) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{169}
+}
+
+func (x *FileEvent) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *FileEvent) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *FileEvent) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *FileEvent) GetDirectory() bool {
+	if x != nil {
+		return x.Directory
+	}
+	return false
+}
+
 var File_carrel_v1_carrel_proto protoreflect.FileDescriptor
 
 const file_carrel_v1_carrel_proto_rawDesc = "" +
@@ -10725,7 +12659,140 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\vpermissions\x18\x01 \x03(\v2\x15.carrel.v1.PermissionR\vpermissions\")\n" +
 	"\x17RevokePermissionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x1a\n" +
-	"\x18RevokePermissionResponse2\x95\a\n" +
+	"\x18RevokePermissionResponse\"\xff\x01\n" +
+	"\tFileEntry\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x02 \x01(\fR\arawPath\x12\x12\n" +
+	"\x04type\x18\x03 \x01(\tR\x04type\x12\x12\n" +
+	"\x04mode\x18\x04 \x01(\rR\x04mode\x12\x12\n" +
+	"\x04size\x18\x05 \x01(\x03R\x04size\x12(\n" +
+	"\x10modified_unix_ns\x18\x06 \x01(\x03R\x0emodifiedUnixNs\x12\x16\n" +
+	"\x06target\x18\a \x01(\tR\x06target\x12\x1d\n" +
+	"\n" +
+	"raw_target\x18\b \x01(\fR\trawTarget\x12\x12\n" +
+	"\x04line\x18\t \x01(\x03R\x04line\x12\x12\n" +
+	"\x04text\x18\n" +
+	" \x01(\fR\x04text\"\x9a\x01\n" +
+	"\fFilesSummary\x12\x18\n" +
+	"\aentries\x18\x01 \x01(\x03R\aentries\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x18\n" +
+	"\askipped\x18\x03 \x01(\x03R\askipped\x12\x14\n" +
+	"\x05first\x18\x04 \x01(\tR\x05first\x12\x10\n" +
+	"\x03why\x18\x05 \x01(\tR\x03why\x12\x18\n" +
+	"\achanged\x18\x06 \x01(\x03R\achanged\"\x8e\x01\n" +
+	"\x0fReadFileRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x16\n" +
+	"\x06offset\x18\x04 \x01(\x03R\x06offset\x12\x16\n" +
+	"\x06length\x18\x05 \x01(\x03R\x06length\"\\\n" +
+	"\x10ReadFileResponse\x12\x14\n" +
+	"\x04data\x18\x01 \x01(\fH\x00R\x04data\x12*\n" +
+	"\x04file\x18\x02 \x01(\v2\x14.carrel.v1.FileEntryH\x00R\x04fileB\x06\n" +
+	"\x04kind\"\xad\x01\n" +
+	"\x0eWriteFileStart\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x17\n" +
+	"\x04mode\x18\x04 \x01(\rH\x00R\x04mode\x88\x01\x01\x12\x18\n" +
+	"\aparents\x18\x05 \x01(\bR\aparents\x12\x12\n" +
+	"\x04keep\x18\x06 \x01(\bR\x04keepB\a\n" +
+	"\x05_mode\"}\n" +
+	"\x10WriteFileRequest\x121\n" +
+	"\x05start\x18\x01 \x01(\v2\x19.carrel.v1.WriteFileStartH\x00R\x05start\x12\x14\n" +
+	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12\x18\n" +
+	"\x06finish\x18\x03 \x01(\bH\x00R\x06finishB\x06\n" +
+	"\x04kind\"=\n" +
+	"\x11WriteFileResponse\x12(\n" +
+	"\x04file\x18\x01 \x01(\v2\x14.carrel.v1.FileEntryR\x04file\"\xbe\x01\n" +
+	"\x10ListFilesRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x14\n" +
+	"\x05depth\x18\x04 \x01(\x05R\x05depth\x12\x14\n" +
+	"\x05limit\x18\x05 \x01(\x05R\x05limit\x12\x14\n" +
+	"\x05after\x18\x06 \x01(\tR\x05after\x12\x1b\n" +
+	"\traw_after\x18\a \x01(\fR\brawAfter\"\xa5\x01\n" +
+	"\x11ListFilesResponse\x12(\n" +
+	"\x04file\x18\x01 \x01(\v2\x14.carrel.v1.FileEntryR\x04file\x12.\n" +
+	"\aentries\x18\x02 \x03(\v2\x14.carrel.v1.FileEntryR\aentries\x12\x1c\n" +
+	"\ttruncated\x18\x03 \x01(\bR\ttruncated\x12\x18\n" +
+	"\askipped\x18\x04 \x01(\x03R\askipped\"v\n" +
+	"\x0fStatFileRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x16\n" +
+	"\x06follow\x18\x04 \x01(\bR\x06follow\"<\n" +
+	"\x10StatFileResponse\x12(\n" +
+	"\x04file\x18\x01 \x01(\v2\x14.carrel.v1.FileEntryR\x04file\"\x9f\x01\n" +
+	"\x14MakeDirectoryRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x17\n" +
+	"\x04mode\x18\x04 \x01(\rH\x00R\x04mode\x88\x01\x01\x12\x18\n" +
+	"\aparents\x18\x05 \x01(\bR\aparentsB\a\n" +
+	"\x05_mode\"\x17\n" +
+	"\x15MakeDirectoryResponse\"\xb9\x01\n" +
+	"\x0fMoveFileRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x0e\n" +
+	"\x02to\x18\x04 \x01(\tR\x02to\x12\x15\n" +
+	"\x06raw_to\x18\x05 \x01(\fR\x05rawTo\x12\x18\n" +
+	"\aparents\x18\x06 \x01(\bR\aparents\x12\x18\n" +
+	"\areplace\x18\a \x01(\bR\areplace\"\x12\n" +
+	"\x10MoveFileResponse\"~\n" +
+	"\x11RemoveFileRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x1c\n" +
+	"\trecursive\x18\x04 \x01(\bR\trecursive\"\x14\n" +
+	"\x12RemoveFileResponse\"o\n" +
+	"\x10PackFilesRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x0e\n" +
+	"\x02as\x18\x04 \x01(\tR\x02as\"f\n" +
+	"\x11PackFilesResponse\x12\x14\n" +
+	"\x04data\x18\x01 \x01(\fH\x00R\x04data\x123\n" +
+	"\asummary\x18\x02 \x01(\v2\x17.carrel.v1.FilesSummaryH\x00R\asummaryB\x06\n" +
+	"\x04kind\"y\n" +
+	"\x10UnpackFilesStart\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x18\n" +
+	"\aparents\x18\x04 \x01(\bR\aparents\"\x81\x01\n" +
+	"\x12UnpackFilesRequest\x123\n" +
+	"\x05start\x18\x01 \x01(\v2\x1b.carrel.v1.UnpackFilesStartH\x00R\x05start\x12\x14\n" +
+	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12\x18\n" +
+	"\x06finish\x18\x03 \x01(\bH\x00R\x06finishB\x06\n" +
+	"\x04kind\"H\n" +
+	"\x13UnpackFilesResponse\x121\n" +
+	"\asummary\x18\x01 \x01(\v2\x17.carrel.v1.FilesSummaryR\asummary\"\xb5\x01\n" +
+	"\x12SearchFilesRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\x12\x12\n" +
+	"\x04text\x18\x05 \x01(\tR\x04text\x12\x14\n" +
+	"\x05depth\x18\x06 \x01(\x05R\x05depth\x12\x14\n" +
+	"\x05limit\x18\a \x01(\x05R\x05limit\"}\n" +
+	"\x13SearchFilesResponse\x12.\n" +
+	"\amatches\x18\x01 \x03(\v2\x14.carrel.v1.FileEntryR\amatches\x12\x1c\n" +
+	"\ttruncated\x18\x02 \x01(\bR\ttruncated\x12\x18\n" +
+	"\askipped\x18\x03 \x01(\x03R\askipped\"v\n" +
+	"\x11WatchFilesRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x14\n" +
+	"\x05depth\x18\x04 \x01(\x05R\x05depth\"B\n" +
+	"\x12WatchFilesResponse\x12,\n" +
+	"\x06events\x18\x01 \x03(\v2\x14.carrel.v1.FileEventR\x06events\"l\n" +
+	"\tFileEvent\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x02 \x01(\fR\arawPath\x12\x12\n" +
+	"\x04what\x18\x03 \x01(\tR\x04what\x12\x1c\n" +
+	"\tdirectory\x18\x04 \x01(\bR\tdirectory2\x95\a\n" +
 	"\x10WorkspaceService\x12=\n" +
 	"\x06Create\x12\x18.carrel.v1.CreateRequest\x1a\x19.carrel.v1.CreateResponse\x124\n" +
 	"\x03Get\x12\x15.carrel.v1.GetRequest\x1a\x16.carrel.v1.GetResponse\x127\n" +
@@ -10758,7 +12825,21 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\aRestore\x12\x19.carrel.v1.RestoreRequest\x1a\x1a.carrel.v1.RestoreResponse(\x010\x01\x12O\n" +
 	"\fListArchives\x12\x1e.carrel.v1.ListArchivesRequest\x1a\x1f.carrel.v1.ListArchivesResponse\x12N\n" +
 	"\vReadArchive\x12\x1d.carrel.v1.ReadArchiveRequest\x1a\x1e.carrel.v1.ReadArchiveResponse0\x01\x12R\n" +
-	"\rRemoveArchive\x12\x1f.carrel.v1.RemoveArchiveRequest\x1a .carrel.v1.RemoveArchiveResponse2\x91\x02\n" +
+	"\rRemoveArchive\x12\x1f.carrel.v1.RemoveArchiveRequest\x1a .carrel.v1.RemoveArchiveResponse2\xc4\x06\n" +
+	"\vFileService\x12E\n" +
+	"\bReadFile\x12\x1a.carrel.v1.ReadFileRequest\x1a\x1b.carrel.v1.ReadFileResponse0\x01\x12H\n" +
+	"\tWriteFile\x12\x1b.carrel.v1.WriteFileRequest\x1a\x1c.carrel.v1.WriteFileResponse(\x01\x12F\n" +
+	"\tListFiles\x12\x1b.carrel.v1.ListFilesRequest\x1a\x1c.carrel.v1.ListFilesResponse\x12C\n" +
+	"\bStatFile\x12\x1a.carrel.v1.StatFileRequest\x1a\x1b.carrel.v1.StatFileResponse\x12R\n" +
+	"\rMakeDirectory\x12\x1f.carrel.v1.MakeDirectoryRequest\x1a .carrel.v1.MakeDirectoryResponse\x12C\n" +
+	"\bMoveFile\x12\x1a.carrel.v1.MoveFileRequest\x1a\x1b.carrel.v1.MoveFileResponse\x12I\n" +
+	"\n" +
+	"RemoveFile\x12\x1c.carrel.v1.RemoveFileRequest\x1a\x1d.carrel.v1.RemoveFileResponse\x12H\n" +
+	"\tPackFiles\x12\x1b.carrel.v1.PackFilesRequest\x1a\x1c.carrel.v1.PackFilesResponse0\x01\x12N\n" +
+	"\vUnpackFiles\x12\x1d.carrel.v1.UnpackFilesRequest\x1a\x1e.carrel.v1.UnpackFilesResponse(\x01\x12L\n" +
+	"\vSearchFiles\x12\x1d.carrel.v1.SearchFilesRequest\x1a\x1e.carrel.v1.SearchFilesResponse\x12K\n" +
+	"\n" +
+	"WatchFiles\x12\x1c.carrel.v1.WatchFilesRequest\x1a\x1d.carrel.v1.WatchFilesResponse0\x012\x91\x02\n" +
 	"\fAuditService\x12=\n" +
 	"\x06Verify\x12\x18.carrel.v1.VerifyRequest\x1a\x19.carrel.v1.VerifyResponse\x129\n" +
 	"\x04Show\x12\x16.carrel.v1.ShowRequest\x1a\x17.carrel.v1.ShowResponse0\x01\x12I\n" +
@@ -10807,7 +12888,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 144)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 171)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -10952,7 +13033,34 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*ListPermissionsResponse)(nil),  // 140: carrel.v1.ListPermissionsResponse
 	(*RevokePermissionRequest)(nil),  // 141: carrel.v1.RevokePermissionRequest
 	(*RevokePermissionResponse)(nil), // 142: carrel.v1.RevokePermissionResponse
-	nil,                              // 143: carrel.v1.Command.EnvEntry
+	(*FileEntry)(nil),                // 143: carrel.v1.FileEntry
+	(*FilesSummary)(nil),             // 144: carrel.v1.FilesSummary
+	(*ReadFileRequest)(nil),          // 145: carrel.v1.ReadFileRequest
+	(*ReadFileResponse)(nil),         // 146: carrel.v1.ReadFileResponse
+	(*WriteFileStart)(nil),           // 147: carrel.v1.WriteFileStart
+	(*WriteFileRequest)(nil),         // 148: carrel.v1.WriteFileRequest
+	(*WriteFileResponse)(nil),        // 149: carrel.v1.WriteFileResponse
+	(*ListFilesRequest)(nil),         // 150: carrel.v1.ListFilesRequest
+	(*ListFilesResponse)(nil),        // 151: carrel.v1.ListFilesResponse
+	(*StatFileRequest)(nil),          // 152: carrel.v1.StatFileRequest
+	(*StatFileResponse)(nil),         // 153: carrel.v1.StatFileResponse
+	(*MakeDirectoryRequest)(nil),     // 154: carrel.v1.MakeDirectoryRequest
+	(*MakeDirectoryResponse)(nil),    // 155: carrel.v1.MakeDirectoryResponse
+	(*MoveFileRequest)(nil),          // 156: carrel.v1.MoveFileRequest
+	(*MoveFileResponse)(nil),         // 157: carrel.v1.MoveFileResponse
+	(*RemoveFileRequest)(nil),        // 158: carrel.v1.RemoveFileRequest
+	(*RemoveFileResponse)(nil),       // 159: carrel.v1.RemoveFileResponse
+	(*PackFilesRequest)(nil),         // 160: carrel.v1.PackFilesRequest
+	(*PackFilesResponse)(nil),        // 161: carrel.v1.PackFilesResponse
+	(*UnpackFilesStart)(nil),         // 162: carrel.v1.UnpackFilesStart
+	(*UnpackFilesRequest)(nil),       // 163: carrel.v1.UnpackFilesRequest
+	(*UnpackFilesResponse)(nil),      // 164: carrel.v1.UnpackFilesResponse
+	(*SearchFilesRequest)(nil),       // 165: carrel.v1.SearchFilesRequest
+	(*SearchFilesResponse)(nil),      // 166: carrel.v1.SearchFilesResponse
+	(*WatchFilesRequest)(nil),        // 167: carrel.v1.WatchFilesRequest
+	(*WatchFilesResponse)(nil),       // 168: carrel.v1.WatchFilesResponse
+	(*FileEvent)(nil),                // 169: carrel.v1.FileEvent
+	nil,                              // 170: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -10984,7 +13092,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	34,  // 26: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
 	37,  // 27: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
 	3,   // 28: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	143, // 29: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	170, // 29: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
 	42,  // 30: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
 	43,  // 31: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
 	42,  // 32: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
@@ -11040,121 +13148,154 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	126, // 82: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
 	136, // 83: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
 	136, // 84: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	6,   // 85: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	8,   // 86: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	10,  // 87: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	16,  // 88: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	18,  // 89: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	40,  // 90: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	19,  // 91: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
-	21,  // 92: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	23,  // 93: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	25,  // 94: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	27,  // 95: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
-	30,  // 96: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
-	33,  // 97: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	36,  // 98: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	44,  // 99: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	48,  // 100: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	50,  // 101: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	55,  // 102: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	53,  // 103: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
-	57,  // 104: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	59,  // 105: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	61,  // 106: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	63,  // 107: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	65,  // 108: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	68,  // 109: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	112, // 110: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	115, // 111: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	117, // 112: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	119, // 113: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	121, // 114: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	70,  // 115: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	78,  // 116: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	72,  // 117: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	75,  // 118: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	83,  // 119: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	85,  // 120: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	87,  // 121: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	89,  // 122: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	91,  // 123: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	94,  // 124: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
-	96,  // 125: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
-	98,  // 126: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
-	100, // 127: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
-	102, // 128: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
-	107, // 129: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
-	128, // 130: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	130, // 131: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	132, // 132: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	134, // 133: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	137, // 134: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
-	139, // 135: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	141, // 136: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	80,  // 137: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	123, // 138: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	13,  // 139: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	7,   // 140: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	9,   // 141: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	11,  // 142: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	17,  // 143: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	39,  // 144: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	41,  // 145: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	20,  // 146: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
-	22,  // 147: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	24,  // 148: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	26,  // 149: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	28,  // 150: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
-	31,  // 151: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
-	35,  // 152: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	38,  // 153: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	45,  // 154: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	49,  // 155: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	51,  // 156: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	56,  // 157: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	54,  // 158: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
-	58,  // 159: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	60,  // 160: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	62,  // 161: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	64,  // 162: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	66,  // 163: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	69,  // 164: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	113, // 165: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	116, // 166: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	118, // 167: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	120, // 168: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	122, // 169: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	71,  // 170: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	79,  // 171: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	73,  // 172: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	76,  // 173: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	84,  // 174: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	86,  // 175: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	88,  // 176: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	90,  // 177: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	92,  // 178: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	95,  // 179: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
-	97,  // 180: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
-	99,  // 181: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
-	101, // 182: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
-	103, // 183: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
-	108, // 184: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
-	129, // 185: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	131, // 186: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	133, // 187: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	135, // 188: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	138, // 189: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
-	140, // 190: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	142, // 191: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	81,  // 192: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	124, // 193: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	14,  // 194: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	140, // [140:195] is the sub-list for method output_type
-	85,  // [85:140] is the sub-list for method input_type
-	85,  // [85:85] is the sub-list for extension type_name
-	85,  // [85:85] is the sub-list for extension extendee
-	0,   // [0:85] is the sub-list for field type_name
+	143, // 85: carrel.v1.ReadFileResponse.file:type_name -> carrel.v1.FileEntry
+	147, // 86: carrel.v1.WriteFileRequest.start:type_name -> carrel.v1.WriteFileStart
+	143, // 87: carrel.v1.WriteFileResponse.file:type_name -> carrel.v1.FileEntry
+	143, // 88: carrel.v1.ListFilesResponse.file:type_name -> carrel.v1.FileEntry
+	143, // 89: carrel.v1.ListFilesResponse.entries:type_name -> carrel.v1.FileEntry
+	143, // 90: carrel.v1.StatFileResponse.file:type_name -> carrel.v1.FileEntry
+	144, // 91: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	162, // 92: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
+	144, // 93: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	143, // 94: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
+	169, // 95: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
+	6,   // 96: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	8,   // 97: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	10,  // 98: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	16,  // 99: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	18,  // 100: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	40,  // 101: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	19,  // 102: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
+	21,  // 103: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	23,  // 104: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	25,  // 105: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	27,  // 106: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
+	30,  // 107: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
+	33,  // 108: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	36,  // 109: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	44,  // 110: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	48,  // 111: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	50,  // 112: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	55,  // 113: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	53,  // 114: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	57,  // 115: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	59,  // 116: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	61,  // 117: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	63,  // 118: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	65,  // 119: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	68,  // 120: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	112, // 121: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	115, // 122: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	117, // 123: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	119, // 124: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	121, // 125: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	145, // 126: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
+	148, // 127: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
+	150, // 128: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
+	152, // 129: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
+	154, // 130: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
+	156, // 131: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
+	158, // 132: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
+	160, // 133: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
+	163, // 134: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
+	165, // 135: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
+	167, // 136: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
+	70,  // 137: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	78,  // 138: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	72,  // 139: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	75,  // 140: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	83,  // 141: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	85,  // 142: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	87,  // 143: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	89,  // 144: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	91,  // 145: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	94,  // 146: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
+	96,  // 147: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
+	98,  // 148: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
+	100, // 149: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
+	102, // 150: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
+	107, // 151: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
+	128, // 152: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	130, // 153: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	132, // 154: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	134, // 155: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	137, // 156: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
+	139, // 157: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	141, // 158: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	80,  // 159: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	123, // 160: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	13,  // 161: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	7,   // 162: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	9,   // 163: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	11,  // 164: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	17,  // 165: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	39,  // 166: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	41,  // 167: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	20,  // 168: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
+	22,  // 169: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	24,  // 170: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	26,  // 171: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	28,  // 172: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
+	31,  // 173: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
+	35,  // 174: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	38,  // 175: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	45,  // 176: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	49,  // 177: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	51,  // 178: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	56,  // 179: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	54,  // 180: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	58,  // 181: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	60,  // 182: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	62,  // 183: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	64,  // 184: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	66,  // 185: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	69,  // 186: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	113, // 187: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	116, // 188: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	118, // 189: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	120, // 190: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	122, // 191: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	146, // 192: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
+	149, // 193: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
+	151, // 194: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
+	153, // 195: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
+	155, // 196: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
+	157, // 197: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
+	159, // 198: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
+	161, // 199: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
+	164, // 200: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
+	166, // 201: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
+	168, // 202: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
+	71,  // 203: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	79,  // 204: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	73,  // 205: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	76,  // 206: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	84,  // 207: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	86,  // 208: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	88,  // 209: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	90,  // 210: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	92,  // 211: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	95,  // 212: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
+	97,  // 213: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
+	99,  // 214: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
+	101, // 215: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
+	103, // 216: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
+	108, // 217: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
+	129, // 218: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	131, // 219: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	133, // 220: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	135, // 221: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	138, // 222: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
+	140, // 223: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	142, // 224: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	81,  // 225: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	124, // 226: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	14,  // 227: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	162, // [162:228] is the sub-list for method output_type
+	96,  // [96:162] is the sub-list for method input_type
+	96,  // [96:96] is the sub-list for extension type_name
+	96,  // [96:96] is the sub-list for extension extendee
+	0,   // [0:96] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -11192,15 +13333,35 @@ func file_carrel_v1_carrel_proto_init() {
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
+	file_carrel_v1_carrel_proto_msgTypes[146].OneofWrappers = []any{
+		(*ReadFileResponse_Data)(nil),
+		(*ReadFileResponse_File)(nil),
+	}
+	file_carrel_v1_carrel_proto_msgTypes[147].OneofWrappers = []any{}
+	file_carrel_v1_carrel_proto_msgTypes[148].OneofWrappers = []any{
+		(*WriteFileRequest_Start)(nil),
+		(*WriteFileRequest_Data)(nil),
+		(*WriteFileRequest_Finish)(nil),
+	}
+	file_carrel_v1_carrel_proto_msgTypes[154].OneofWrappers = []any{}
+	file_carrel_v1_carrel_proto_msgTypes[161].OneofWrappers = []any{
+		(*PackFilesResponse_Data)(nil),
+		(*PackFilesResponse_Summary)(nil),
+	}
+	file_carrel_v1_carrel_proto_msgTypes[163].OneofWrappers = []any{
+		(*UnpackFilesRequest_Start)(nil),
+		(*UnpackFilesRequest_Data)(nil),
+		(*UnpackFilesRequest_Finish)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   144,
+			NumMessages:   171,
 			NumExtensions: 0,
-			NumServices:   9,
+			NumServices:   10,
 		},
 		GoTypes:           file_carrel_v1_carrel_proto_goTypes,
 		DependencyIndexes: file_carrel_v1_carrel_proto_depIdxs,

@@ -29,9 +29,11 @@ import (
 
 // Gate keeps everything in memory. The zero value is ready.
 type Gate struct {
-	mu         sync.Mutex
-	changed    chan struct{} // closed and replaced when audit grows
-	archives   []kept
+	mu       sync.Mutex
+	changed  chan struct{} // closed and replaced when audit grows
+	archives []kept
+	// files are by the name of the workspace, a zero byte and the path.
+	files      map[string][]byte
 	pending    []approval.View
 	allowed    []approval.Permission
 	workspaces []*entry

@@ -35,6 +35,8 @@ const (
 	CommandServiceName = "carrel.v1.CommandService"
 	// ArchiveServiceName is the fully-qualified name of the ArchiveService service.
 	ArchiveServiceName = "carrel.v1.ArchiveService"
+	// FileServiceName is the fully-qualified name of the FileService service.
+	FileServiceName = "carrel.v1.FileService"
 	// AuditServiceName is the fully-qualified name of the AuditService service.
 	AuditServiceName = "carrel.v1.AuditService"
 	// TokenServiceName is the fully-qualified name of the TokenService service.
@@ -125,6 +127,29 @@ const (
 	// ArchiveServiceRemoveArchiveProcedure is the fully-qualified name of the ArchiveService's
 	// RemoveArchive RPC.
 	ArchiveServiceRemoveArchiveProcedure = "/carrel.v1.ArchiveService/RemoveArchive"
+	// FileServiceReadFileProcedure is the fully-qualified name of the FileService's ReadFile RPC.
+	FileServiceReadFileProcedure = "/carrel.v1.FileService/ReadFile"
+	// FileServiceWriteFileProcedure is the fully-qualified name of the FileService's WriteFile RPC.
+	FileServiceWriteFileProcedure = "/carrel.v1.FileService/WriteFile"
+	// FileServiceListFilesProcedure is the fully-qualified name of the FileService's ListFiles RPC.
+	FileServiceListFilesProcedure = "/carrel.v1.FileService/ListFiles"
+	// FileServiceStatFileProcedure is the fully-qualified name of the FileService's StatFile RPC.
+	FileServiceStatFileProcedure = "/carrel.v1.FileService/StatFile"
+	// FileServiceMakeDirectoryProcedure is the fully-qualified name of the FileService's MakeDirectory
+	// RPC.
+	FileServiceMakeDirectoryProcedure = "/carrel.v1.FileService/MakeDirectory"
+	// FileServiceMoveFileProcedure is the fully-qualified name of the FileService's MoveFile RPC.
+	FileServiceMoveFileProcedure = "/carrel.v1.FileService/MoveFile"
+	// FileServiceRemoveFileProcedure is the fully-qualified name of the FileService's RemoveFile RPC.
+	FileServiceRemoveFileProcedure = "/carrel.v1.FileService/RemoveFile"
+	// FileServicePackFilesProcedure is the fully-qualified name of the FileService's PackFiles RPC.
+	FileServicePackFilesProcedure = "/carrel.v1.FileService/PackFiles"
+	// FileServiceUnpackFilesProcedure is the fully-qualified name of the FileService's UnpackFiles RPC.
+	FileServiceUnpackFilesProcedure = "/carrel.v1.FileService/UnpackFiles"
+	// FileServiceSearchFilesProcedure is the fully-qualified name of the FileService's SearchFiles RPC.
+	FileServiceSearchFilesProcedure = "/carrel.v1.FileService/SearchFiles"
+	// FileServiceWatchFilesProcedure is the fully-qualified name of the FileService's WatchFiles RPC.
+	FileServiceWatchFilesProcedure = "/carrel.v1.FileService/WatchFiles"
 	// AuditServiceVerifyProcedure is the fully-qualified name of the AuditService's Verify RPC.
 	AuditServiceVerifyProcedure = "/carrel.v1.AuditService/Verify"
 	// AuditServiceShowProcedure is the fully-qualified name of the AuditService's Show RPC.
@@ -1164,6 +1189,358 @@ func (UnimplementedArchiveServiceHandler) ReadArchive(context.Context, *connect.
 
 func (UnimplementedArchiveServiceHandler) RemoveArchive(context.Context, *connect.Request[v1.RemoveArchiveRequest]) (*connect.Response[v1.RemoveArchiveResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.ArchiveService.RemoveArchive is not implemented"))
+}
+
+// FileServiceClient is a client for the carrel.v1.FileService service.
+type FileServiceClient interface {
+	// ReadFile returns the bytes of a regular file, or a part of them. One that grows is read as far as it was long
+	// when it was opened. The last response has the file; a stream without one was broken off.
+	ReadFile(context.Context, *connect.Request[v1.ReadFileRequest]) (*connect.ServerStreamForClient[v1.ReadFileResponse], error)
+	// WriteFile writes a file whole: what was there stays until all has come and is on disk. The first request must be
+	// `start` and the last `finish`; a stream without is given up.
+	WriteFile(context.Context) *connect.ClientStreamForClient[v1.WriteFileRequest, v1.WriteFileResponse]
+	// ListFiles returns the entries of a directory in the order of their paths, or the file itself.
+	ListFiles(context.Context, *connect.Request[v1.ListFilesRequest]) (*connect.Response[v1.ListFilesResponse], error)
+	StatFile(context.Context, *connect.Request[v1.StatFileRequest]) (*connect.Response[v1.StatFileResponse], error)
+	MakeDirectory(context.Context, *connect.Request[v1.MakeDirectoryRequest]) (*connect.Response[v1.MakeDirectoryResponse], error)
+	MoveFile(context.Context, *connect.Request[v1.MoveFileRequest]) (*connect.Response[v1.MoveFileResponse], error)
+	RemoveFile(context.Context, *connect.Request[v1.RemoveFileRequest]) (*connect.Response[v1.RemoveFileResponse], error)
+	// PackFiles returns a file or a tree as a tar stream. Links are links. The last response has the summary.
+	PackFiles(context.Context, *connect.Request[v1.PackFilesRequest]) (*connect.ServerStreamForClient[v1.PackFilesResponse], error)
+	// UnpackFiles makes what a tar stream has below a directory. Files appear when they are whole. The first request
+	// must be `start` and the last `finish`.
+	UnpackFiles(context.Context) *connect.ClientStreamForClient[v1.UnpackFilesRequest, v1.UnpackFilesResponse]
+	// SearchFiles finds names and lines of text, within bounds of time, bytes and number.
+	SearchFiles(context.Context, *connect.Request[v1.SearchFilesRequest]) (*connect.Response[v1.SearchFilesResponse], error)
+	// WatchFiles returns what changes below a directory until the client goes or the workspace stops. The first
+	// response has no event: what happens from then on is told.
+	WatchFiles(context.Context, *connect.Request[v1.WatchFilesRequest]) (*connect.ServerStreamForClient[v1.WatchFilesResponse], error)
+}
+
+// NewFileServiceClient constructs a client for the carrel.v1.FileService service. By default, it
+// uses the Connect protocol with the binary Protobuf Codec, asks for gzipped responses, and sends
+// uncompressed requests. To use the gRPC or gRPC-Web protocols, supply the connect.WithGRPC() or
+// connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewFileServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) FileServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	fileServiceMethods := v1.File_carrel_v1_carrel_proto.Services().ByName("FileService").Methods()
+	return &fileServiceClient{
+		readFile: connect.NewClient[v1.ReadFileRequest, v1.ReadFileResponse](
+			httpClient,
+			baseURL+FileServiceReadFileProcedure,
+			connect.WithSchema(fileServiceMethods.ByName("ReadFile")),
+			connect.WithClientOptions(opts...),
+		),
+		writeFile: connect.NewClient[v1.WriteFileRequest, v1.WriteFileResponse](
+			httpClient,
+			baseURL+FileServiceWriteFileProcedure,
+			connect.WithSchema(fileServiceMethods.ByName("WriteFile")),
+			connect.WithClientOptions(opts...),
+		),
+		listFiles: connect.NewClient[v1.ListFilesRequest, v1.ListFilesResponse](
+			httpClient,
+			baseURL+FileServiceListFilesProcedure,
+			connect.WithSchema(fileServiceMethods.ByName("ListFiles")),
+			connect.WithClientOptions(opts...),
+		),
+		statFile: connect.NewClient[v1.StatFileRequest, v1.StatFileResponse](
+			httpClient,
+			baseURL+FileServiceStatFileProcedure,
+			connect.WithSchema(fileServiceMethods.ByName("StatFile")),
+			connect.WithClientOptions(opts...),
+		),
+		makeDirectory: connect.NewClient[v1.MakeDirectoryRequest, v1.MakeDirectoryResponse](
+			httpClient,
+			baseURL+FileServiceMakeDirectoryProcedure,
+			connect.WithSchema(fileServiceMethods.ByName("MakeDirectory")),
+			connect.WithClientOptions(opts...),
+		),
+		moveFile: connect.NewClient[v1.MoveFileRequest, v1.MoveFileResponse](
+			httpClient,
+			baseURL+FileServiceMoveFileProcedure,
+			connect.WithSchema(fileServiceMethods.ByName("MoveFile")),
+			connect.WithClientOptions(opts...),
+		),
+		removeFile: connect.NewClient[v1.RemoveFileRequest, v1.RemoveFileResponse](
+			httpClient,
+			baseURL+FileServiceRemoveFileProcedure,
+			connect.WithSchema(fileServiceMethods.ByName("RemoveFile")),
+			connect.WithClientOptions(opts...),
+		),
+		packFiles: connect.NewClient[v1.PackFilesRequest, v1.PackFilesResponse](
+			httpClient,
+			baseURL+FileServicePackFilesProcedure,
+			connect.WithSchema(fileServiceMethods.ByName("PackFiles")),
+			connect.WithClientOptions(opts...),
+		),
+		unpackFiles: connect.NewClient[v1.UnpackFilesRequest, v1.UnpackFilesResponse](
+			httpClient,
+			baseURL+FileServiceUnpackFilesProcedure,
+			connect.WithSchema(fileServiceMethods.ByName("UnpackFiles")),
+			connect.WithClientOptions(opts...),
+		),
+		searchFiles: connect.NewClient[v1.SearchFilesRequest, v1.SearchFilesResponse](
+			httpClient,
+			baseURL+FileServiceSearchFilesProcedure,
+			connect.WithSchema(fileServiceMethods.ByName("SearchFiles")),
+			connect.WithClientOptions(opts...),
+		),
+		watchFiles: connect.NewClient[v1.WatchFilesRequest, v1.WatchFilesResponse](
+			httpClient,
+			baseURL+FileServiceWatchFilesProcedure,
+			connect.WithSchema(fileServiceMethods.ByName("WatchFiles")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// fileServiceClient implements FileServiceClient.
+type fileServiceClient struct {
+	readFile      *connect.Client[v1.ReadFileRequest, v1.ReadFileResponse]
+	writeFile     *connect.Client[v1.WriteFileRequest, v1.WriteFileResponse]
+	listFiles     *connect.Client[v1.ListFilesRequest, v1.ListFilesResponse]
+	statFile      *connect.Client[v1.StatFileRequest, v1.StatFileResponse]
+	makeDirectory *connect.Client[v1.MakeDirectoryRequest, v1.MakeDirectoryResponse]
+	moveFile      *connect.Client[v1.MoveFileRequest, v1.MoveFileResponse]
+	removeFile    *connect.Client[v1.RemoveFileRequest, v1.RemoveFileResponse]
+	packFiles     *connect.Client[v1.PackFilesRequest, v1.PackFilesResponse]
+	unpackFiles   *connect.Client[v1.UnpackFilesRequest, v1.UnpackFilesResponse]
+	searchFiles   *connect.Client[v1.SearchFilesRequest, v1.SearchFilesResponse]
+	watchFiles    *connect.Client[v1.WatchFilesRequest, v1.WatchFilesResponse]
+}
+
+// ReadFile calls carrel.v1.FileService.ReadFile.
+func (c *fileServiceClient) ReadFile(ctx context.Context, req *connect.Request[v1.ReadFileRequest]) (*connect.ServerStreamForClient[v1.ReadFileResponse], error) {
+	return c.readFile.CallServerStream(ctx, req)
+}
+
+// WriteFile calls carrel.v1.FileService.WriteFile.
+func (c *fileServiceClient) WriteFile(ctx context.Context) *connect.ClientStreamForClient[v1.WriteFileRequest, v1.WriteFileResponse] {
+	return c.writeFile.CallClientStream(ctx)
+}
+
+// ListFiles calls carrel.v1.FileService.ListFiles.
+func (c *fileServiceClient) ListFiles(ctx context.Context, req *connect.Request[v1.ListFilesRequest]) (*connect.Response[v1.ListFilesResponse], error) {
+	return c.listFiles.CallUnary(ctx, req)
+}
+
+// StatFile calls carrel.v1.FileService.StatFile.
+func (c *fileServiceClient) StatFile(ctx context.Context, req *connect.Request[v1.StatFileRequest]) (*connect.Response[v1.StatFileResponse], error) {
+	return c.statFile.CallUnary(ctx, req)
+}
+
+// MakeDirectory calls carrel.v1.FileService.MakeDirectory.
+func (c *fileServiceClient) MakeDirectory(ctx context.Context, req *connect.Request[v1.MakeDirectoryRequest]) (*connect.Response[v1.MakeDirectoryResponse], error) {
+	return c.makeDirectory.CallUnary(ctx, req)
+}
+
+// MoveFile calls carrel.v1.FileService.MoveFile.
+func (c *fileServiceClient) MoveFile(ctx context.Context, req *connect.Request[v1.MoveFileRequest]) (*connect.Response[v1.MoveFileResponse], error) {
+	return c.moveFile.CallUnary(ctx, req)
+}
+
+// RemoveFile calls carrel.v1.FileService.RemoveFile.
+func (c *fileServiceClient) RemoveFile(ctx context.Context, req *connect.Request[v1.RemoveFileRequest]) (*connect.Response[v1.RemoveFileResponse], error) {
+	return c.removeFile.CallUnary(ctx, req)
+}
+
+// PackFiles calls carrel.v1.FileService.PackFiles.
+func (c *fileServiceClient) PackFiles(ctx context.Context, req *connect.Request[v1.PackFilesRequest]) (*connect.ServerStreamForClient[v1.PackFilesResponse], error) {
+	return c.packFiles.CallServerStream(ctx, req)
+}
+
+// UnpackFiles calls carrel.v1.FileService.UnpackFiles.
+func (c *fileServiceClient) UnpackFiles(ctx context.Context) *connect.ClientStreamForClient[v1.UnpackFilesRequest, v1.UnpackFilesResponse] {
+	return c.unpackFiles.CallClientStream(ctx)
+}
+
+// SearchFiles calls carrel.v1.FileService.SearchFiles.
+func (c *fileServiceClient) SearchFiles(ctx context.Context, req *connect.Request[v1.SearchFilesRequest]) (*connect.Response[v1.SearchFilesResponse], error) {
+	return c.searchFiles.CallUnary(ctx, req)
+}
+
+// WatchFiles calls carrel.v1.FileService.WatchFiles.
+func (c *fileServiceClient) WatchFiles(ctx context.Context, req *connect.Request[v1.WatchFilesRequest]) (*connect.ServerStreamForClient[v1.WatchFilesResponse], error) {
+	return c.watchFiles.CallServerStream(ctx, req)
+}
+
+// FileServiceHandler is an implementation of the carrel.v1.FileService service.
+type FileServiceHandler interface {
+	// ReadFile returns the bytes of a regular file, or a part of them. One that grows is read as far as it was long
+	// when it was opened. The last response has the file; a stream without one was broken off.
+	ReadFile(context.Context, *connect.Request[v1.ReadFileRequest], *connect.ServerStream[v1.ReadFileResponse]) error
+	// WriteFile writes a file whole: what was there stays until all has come and is on disk. The first request must be
+	// `start` and the last `finish`; a stream without is given up.
+	WriteFile(context.Context, *connect.ClientStream[v1.WriteFileRequest]) (*connect.Response[v1.WriteFileResponse], error)
+	// ListFiles returns the entries of a directory in the order of their paths, or the file itself.
+	ListFiles(context.Context, *connect.Request[v1.ListFilesRequest]) (*connect.Response[v1.ListFilesResponse], error)
+	StatFile(context.Context, *connect.Request[v1.StatFileRequest]) (*connect.Response[v1.StatFileResponse], error)
+	MakeDirectory(context.Context, *connect.Request[v1.MakeDirectoryRequest]) (*connect.Response[v1.MakeDirectoryResponse], error)
+	MoveFile(context.Context, *connect.Request[v1.MoveFileRequest]) (*connect.Response[v1.MoveFileResponse], error)
+	RemoveFile(context.Context, *connect.Request[v1.RemoveFileRequest]) (*connect.Response[v1.RemoveFileResponse], error)
+	// PackFiles returns a file or a tree as a tar stream. Links are links. The last response has the summary.
+	PackFiles(context.Context, *connect.Request[v1.PackFilesRequest], *connect.ServerStream[v1.PackFilesResponse]) error
+	// UnpackFiles makes what a tar stream has below a directory. Files appear when they are whole. The first request
+	// must be `start` and the last `finish`.
+	UnpackFiles(context.Context, *connect.ClientStream[v1.UnpackFilesRequest]) (*connect.Response[v1.UnpackFilesResponse], error)
+	// SearchFiles finds names and lines of text, within bounds of time, bytes and number.
+	SearchFiles(context.Context, *connect.Request[v1.SearchFilesRequest]) (*connect.Response[v1.SearchFilesResponse], error)
+	// WatchFiles returns what changes below a directory until the client goes or the workspace stops. The first
+	// response has no event: what happens from then on is told.
+	WatchFiles(context.Context, *connect.Request[v1.WatchFilesRequest], *connect.ServerStream[v1.WatchFilesResponse]) error
+}
+
+// NewFileServiceHandler builds an HTTP handler from the service implementation. It returns the path
+// on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewFileServiceHandler(svc FileServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	fileServiceMethods := v1.File_carrel_v1_carrel_proto.Services().ByName("FileService").Methods()
+	fileServiceReadFileHandler := connect.NewServerStreamHandler(
+		FileServiceReadFileProcedure,
+		svc.ReadFile,
+		connect.WithSchema(fileServiceMethods.ByName("ReadFile")),
+		connect.WithHandlerOptions(opts...),
+	)
+	fileServiceWriteFileHandler := connect.NewClientStreamHandler(
+		FileServiceWriteFileProcedure,
+		svc.WriteFile,
+		connect.WithSchema(fileServiceMethods.ByName("WriteFile")),
+		connect.WithHandlerOptions(opts...),
+	)
+	fileServiceListFilesHandler := connect.NewUnaryHandler(
+		FileServiceListFilesProcedure,
+		svc.ListFiles,
+		connect.WithSchema(fileServiceMethods.ByName("ListFiles")),
+		connect.WithHandlerOptions(opts...),
+	)
+	fileServiceStatFileHandler := connect.NewUnaryHandler(
+		FileServiceStatFileProcedure,
+		svc.StatFile,
+		connect.WithSchema(fileServiceMethods.ByName("StatFile")),
+		connect.WithHandlerOptions(opts...),
+	)
+	fileServiceMakeDirectoryHandler := connect.NewUnaryHandler(
+		FileServiceMakeDirectoryProcedure,
+		svc.MakeDirectory,
+		connect.WithSchema(fileServiceMethods.ByName("MakeDirectory")),
+		connect.WithHandlerOptions(opts...),
+	)
+	fileServiceMoveFileHandler := connect.NewUnaryHandler(
+		FileServiceMoveFileProcedure,
+		svc.MoveFile,
+		connect.WithSchema(fileServiceMethods.ByName("MoveFile")),
+		connect.WithHandlerOptions(opts...),
+	)
+	fileServiceRemoveFileHandler := connect.NewUnaryHandler(
+		FileServiceRemoveFileProcedure,
+		svc.RemoveFile,
+		connect.WithSchema(fileServiceMethods.ByName("RemoveFile")),
+		connect.WithHandlerOptions(opts...),
+	)
+	fileServicePackFilesHandler := connect.NewServerStreamHandler(
+		FileServicePackFilesProcedure,
+		svc.PackFiles,
+		connect.WithSchema(fileServiceMethods.ByName("PackFiles")),
+		connect.WithHandlerOptions(opts...),
+	)
+	fileServiceUnpackFilesHandler := connect.NewClientStreamHandler(
+		FileServiceUnpackFilesProcedure,
+		svc.UnpackFiles,
+		connect.WithSchema(fileServiceMethods.ByName("UnpackFiles")),
+		connect.WithHandlerOptions(opts...),
+	)
+	fileServiceSearchFilesHandler := connect.NewUnaryHandler(
+		FileServiceSearchFilesProcedure,
+		svc.SearchFiles,
+		connect.WithSchema(fileServiceMethods.ByName("SearchFiles")),
+		connect.WithHandlerOptions(opts...),
+	)
+	fileServiceWatchFilesHandler := connect.NewServerStreamHandler(
+		FileServiceWatchFilesProcedure,
+		svc.WatchFiles,
+		connect.WithSchema(fileServiceMethods.ByName("WatchFiles")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/carrel.v1.FileService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case FileServiceReadFileProcedure:
+			fileServiceReadFileHandler.ServeHTTP(w, r)
+		case FileServiceWriteFileProcedure:
+			fileServiceWriteFileHandler.ServeHTTP(w, r)
+		case FileServiceListFilesProcedure:
+			fileServiceListFilesHandler.ServeHTTP(w, r)
+		case FileServiceStatFileProcedure:
+			fileServiceStatFileHandler.ServeHTTP(w, r)
+		case FileServiceMakeDirectoryProcedure:
+			fileServiceMakeDirectoryHandler.ServeHTTP(w, r)
+		case FileServiceMoveFileProcedure:
+			fileServiceMoveFileHandler.ServeHTTP(w, r)
+		case FileServiceRemoveFileProcedure:
+			fileServiceRemoveFileHandler.ServeHTTP(w, r)
+		case FileServicePackFilesProcedure:
+			fileServicePackFilesHandler.ServeHTTP(w, r)
+		case FileServiceUnpackFilesProcedure:
+			fileServiceUnpackFilesHandler.ServeHTTP(w, r)
+		case FileServiceSearchFilesProcedure:
+			fileServiceSearchFilesHandler.ServeHTTP(w, r)
+		case FileServiceWatchFilesProcedure:
+			fileServiceWatchFilesHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedFileServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedFileServiceHandler struct{}
+
+func (UnimplementedFileServiceHandler) ReadFile(context.Context, *connect.Request[v1.ReadFileRequest], *connect.ServerStream[v1.ReadFileResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.FileService.ReadFile is not implemented"))
+}
+
+func (UnimplementedFileServiceHandler) WriteFile(context.Context, *connect.ClientStream[v1.WriteFileRequest]) (*connect.Response[v1.WriteFileResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.FileService.WriteFile is not implemented"))
+}
+
+func (UnimplementedFileServiceHandler) ListFiles(context.Context, *connect.Request[v1.ListFilesRequest]) (*connect.Response[v1.ListFilesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.FileService.ListFiles is not implemented"))
+}
+
+func (UnimplementedFileServiceHandler) StatFile(context.Context, *connect.Request[v1.StatFileRequest]) (*connect.Response[v1.StatFileResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.FileService.StatFile is not implemented"))
+}
+
+func (UnimplementedFileServiceHandler) MakeDirectory(context.Context, *connect.Request[v1.MakeDirectoryRequest]) (*connect.Response[v1.MakeDirectoryResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.FileService.MakeDirectory is not implemented"))
+}
+
+func (UnimplementedFileServiceHandler) MoveFile(context.Context, *connect.Request[v1.MoveFileRequest]) (*connect.Response[v1.MoveFileResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.FileService.MoveFile is not implemented"))
+}
+
+func (UnimplementedFileServiceHandler) RemoveFile(context.Context, *connect.Request[v1.RemoveFileRequest]) (*connect.Response[v1.RemoveFileResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.FileService.RemoveFile is not implemented"))
+}
+
+func (UnimplementedFileServiceHandler) PackFiles(context.Context, *connect.Request[v1.PackFilesRequest], *connect.ServerStream[v1.PackFilesResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.FileService.PackFiles is not implemented"))
+}
+
+func (UnimplementedFileServiceHandler) UnpackFiles(context.Context, *connect.ClientStream[v1.UnpackFilesRequest]) (*connect.Response[v1.UnpackFilesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.FileService.UnpackFiles is not implemented"))
+}
+
+func (UnimplementedFileServiceHandler) SearchFiles(context.Context, *connect.Request[v1.SearchFilesRequest]) (*connect.Response[v1.SearchFilesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.FileService.SearchFiles is not implemented"))
+}
+
+func (UnimplementedFileServiceHandler) WatchFiles(context.Context, *connect.Request[v1.WatchFilesRequest], *connect.ServerStream[v1.WatchFilesResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.FileService.WatchFiles is not implemented"))
 }
 
 // AuditServiceClient is a client for the carrel.v1.AuditService service.

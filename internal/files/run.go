@@ -1,0 +1,263 @@
+package files
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/fileapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/permit"
+	"github.com/carrel-dev/carrel/internal/pollfd"
+	"github.com/carrel-dev/carrel/internal/record"
+	"github.com/carrel-dev/carrel/internal/runtime"
+)
+
+// patience is how long nothing may come or go before the program is ended, and longPatience of what tells nothing
+// on its way. A watch may be silent.
+const (
+	patience     = 2 * time.Minute
+	longPatience = 15 * time.Minute
+	endPatience  = 10 * time.Second
+)
+
+var errStill = fmt.Errorf("the program that works on its files did nothing for too long, so it was ended; see what runs in the "+
+	"workspace: %w",
+	errdefs.ErrUnavailable)
+
+// exchange is one request to one process of the program.
+type exchange struct {
+	req    *fileapi.Request
+	s      fileapi.Streams
+	still  *time.Timer
+	listed int
+}
+
+func (x *exchange) moved() {
+	switch x.req.Op {
+	case fileapi.Watch:
+		x.still.Stop()
+	case fileapi.Remove:
+		x.still.Reset(longPatience)
+	default:
+		x.still.Reset(patience)
+	}
+}
+
+// run has the program carry out a request inside.
+func (f *Files) run(ctx context.Context, rt runtime.Runtime, p permit.Permit, r *fileapi.Request, s fileapi.Streams) (
+	res fileapi.Result, err error,
+) {
+	program, err := f.cfg.Program()
+	if err != nil {
+		return res, err
+	}
+	defer program.Close()
+	ctx, give := context.WithCancelCause(ctx)
+	defer give(nil)
+	x := &exchange{req: r, s: s, still: time.AfterFunc(patience, func() { give(errStill) })}
+	defer x.still.Stop()
+	proc, err := rt.Spawn(ctx, p, execapi.ExecParams{
+		ID: id.NewCommand(), Argv: []string{"carrel-archive", "files"}, Program: true, Stdin: execapi.Pipe, Stdout: execapi.Pipe,
+	}, false, program)
+	if err != nil {
+		return res, err
+	}
+	defer func() { _ = proc.Close() }()
+	files := proc.Files()
+	var once sync.Once
+	letGo := func() {
+		once.Do(func() {
+			for _, f := range files {
+				_ = f.Close() // what waits for it ends
+			}
+		})
+	}
+	defer letGo()
+	if len(files) != 2 {
+		return res, fmt.Errorf("cannot use the streams of the program for files: there are %d: %w", len(files), errdefs.ErrInternal)
+	}
+	if err := pollfd.OpenAll(files); err != nil {
+		return res, err
+	}
+	defer context.AfterFunc(ctx, func() { letGo(); _ = proc.Close() })()
+
+	sent := make(chan struct{})
+	var sendErr error
+	go func() {
+		sendErr = x.send(files[0])
+		broken := sendErr != nil
+		close(sent) // before the program hears of it, and says that it was broken off
+		if broken {
+			_ = files[0].Close() // what is not whole is given up
+		}
+	}()
+	res, err = x.receive(files[1])
+	var serr error
+	select {
+	case <-sent:
+		serr = sendErr
+	default: // the answer came first, and what is still to be sent has no use
+		letGo()
+		if s.In != nil {
+			_ = s.In.Close()
+		}
+		<-sent
+	}
+	switch {
+	case ctx.Err() != nil:
+		return res, context.Cause(ctx)
+	case serr != nil && !errors.Is(serr, os.ErrClosed) && (err == nil || errdefs.IsAborted(err) || errors.Is(err, errBroken)):
+		return res, serr // why it was broken off
+	case errors.Is(err, errBroken):
+		return res, ended(ctx, proc, r)
+	case err != nil:
+		return res, err
+	}
+	return res, nil
+}
+
+// errBroken says that the program's answer has no end.
+var errBroken = errors.New("the program for files broke off")
+
+// ended says why a process ended without an answer.
+func ended(ctx context.Context, proc runtime.Process, r *fileapi.Request) error {
+	ctx, cancel := context.WithTimeout(ctx, endPatience)
+	defer cancel()
+	status, err := proc.Wait(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot finish (%s of files): the workspace stopped, or its executor went away: %w", r.Op, err)
+	}
+	if status.Signal != 0 && !status.OOM {
+		return fmt.Errorf("cannot finish (%s of files): the workspace was stopped, or its process was ended (signal %d); what was not whole is "+
+			"not there: %w", r.Op, status.Signal, errdefs.ErrUnavailable)
+	}
+	return fmt.Errorf("cannot finish (%s of files): its process in the workspace ended with code %d (for lack of memory: %v); "+
+		"raise its limits of memory or processes: %w", r.Op, status.Code, status.OOM, errdefs.ErrUnavailable)
+}
+
+// send sends the request, and what goes with it. Its error is the caller's, or os.ErrClosed where the program has
+// gone, which then says why.
+func (x *exchange) send(to *os.File) error {
+	w := &fileapi.Writer{W: to}
+	if w.JSON(fileapi.Asked, x.req) != nil {
+		return os.ErrClosed
+	}
+	if x.s.In == nil {
+		return nil
+	}
+	buf := make([]byte, fileapi.Piece)
+	for {
+		n, err := x.s.In.Read(buf)
+		if n > 0 {
+			if w.Send(fileapi.Data, buf[:n]) != nil {
+				return os.ErrClosed
+			}
+			x.moved()
+		}
+		if errors.Is(err, io.EOF) {
+			if w.Send(fileapi.End, nil) != nil {
+				return os.ErrClosed
+			}
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// receive reads the answer to its end.
+func (x *exchange) receive(from *os.File) (res fileapi.Result, err error) {
+	frames := &fileapi.Reader{R: from}
+	for {
+		kind, b, err := frames.Next()
+		if err != nil {
+			if errdefs.IsDataLoss(err) {
+				return res, err
+			}
+			return res, errBroken
+		}
+		x.moved()
+		if kind == fileapi.Finished {
+			if err := json.Unmarshal(b, &res); err != nil {
+				return res, unreadable(err)
+			}
+			if res.Error != "" {
+				return res, fmt.Errorf("%s: %w", record.Clip(shown(res.Error)), kindOf(res.Kind))
+			}
+			return res, nil
+		}
+		if err := x.take(kind, b); err != nil {
+			return res, err
+		}
+		x.moved()
+	}
+}
+
+func (x *exchange) take(kind fileapi.Kind, b []byte) error {
+	switch {
+	case kind == fileapi.Data && x.s.Out != nil:
+		_, err := x.s.Out.Write(b)
+		return err
+	case kind == fileapi.Entries && x.s.Entries != nil:
+		var list []fileapi.Entry
+		if err := json.Unmarshal(b, &list); err != nil {
+			return unreadable(err)
+		}
+		for i := range list {
+			x.listed += list[i].Weigh()
+		}
+		if x.listed > 2*fileapi.MaxListed {
+			return unreadable(errors.New("it lists more than it may"))
+		}
+		return x.s.Entries(list)
+	case kind == fileapi.Changed && x.s.Events != nil:
+		var list []fileapi.Event
+		if err := json.Unmarshal(b, &list); err != nil {
+			return unreadable(err)
+		}
+		return x.s.Events(list)
+	case kind == fileapi.Moved:
+		var p fileapi.Progress
+		if err := json.Unmarshal(b, &p); err != nil {
+			return unreadable(err)
+		}
+		if x.s.Progress != nil {
+			x.s.Progress(p)
+		}
+		return nil
+	}
+	return unreadable(fmt.Errorf("a message of kind %q has no place here", byte(kind)))
+}
+
+func unreadable(err error) error {
+	return fmt.Errorf("cannot use the answer of the program for files: %w: %w", err, errdefs.ErrDataLoss)
+}
+
+// shown is what the program says, without what a terminal would obey.
+func shown(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsGraphic(r) }) {
+		return strconv.QuoteToGraphic(s)
+	}
+	return s
+}
+
+// kindOf is the kind of error that the program names, of those that it may.
+func kindOf(word string) error {
+	switch word {
+	case "not_found", "already_exists", "resource_exhausted", "invalid_argument", "failed_precondition", "permission_denied", "aborted":
+		return record.KindNamed(word)
+	}
+	return errdefs.ErrInternal
+}

@@ -1,0 +1,148 @@
+package carrel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"connectrpc.com/connect"
+	"github.com/containerd/errdefs"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+)
+
+// filePiece is how much is sent at once, in bytes.
+const filePiece = 256 << 10
+
+// ReadFile writes a file of a workspace, or the part that the request names, to w. After an error w may have a part
+// of it.
+//
+// Errors: not_found, permission_denied (the workspace's own user may not, or a link leads out), failed_precondition
+// (it is no regular file, the workspace is paused), unavailable (it was broken off).
+func (c *Client) ReadFile(ctx context.Context, req *carrelv1.ReadFileRequest, w io.Writer) (*carrelv1.FileEntry, error) {
+	s, err := c.Files().ReadFile(ctx, connect.NewRequest(req))
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	var file *carrelv1.FileEntry
+	for s.Receive() {
+		if s.Msg().GetFile() != nil {
+			file = s.Msg().GetFile()
+			continue
+		}
+		if _, err := w.Write(s.Msg().GetData()); err != nil {
+			return nil, err
+		}
+	}
+	return file, wholeFiles(s.Err(), file != nil)
+}
+
+// PackFiles writes a file or a tree of a workspace to w as a tar stream, which is whole if there is no error. What is in
+// it comes from the workspace: names may be made to harm whoever unpacks it.
+//
+// Errors: as of ReadFile.
+func (c *Client) PackFiles(ctx context.Context, req *carrelv1.PackFilesRequest, w io.Writer) (*carrelv1.FilesSummary, error) {
+	s, err := c.Files().PackFiles(ctx, connect.NewRequest(req))
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	var sum *carrelv1.FilesSummary
+	for s.Receive() {
+		if s.Msg().GetSummary() != nil {
+			sum = s.Msg().GetSummary()
+			continue
+		}
+		if _, err := w.Write(s.Msg().GetData()); err != nil {
+			return nil, err
+		}
+	}
+	return sum, wholeFiles(s.Err(), sum != nil)
+}
+
+func wholeFiles(err error, done bool) error {
+	if err == nil && !done {
+		return fmt.Errorf("cannot read all of it: the daemon broke off before its end; try again: %w", errdefs.ErrUnavailable)
+	}
+	return err
+}
+
+// WriteFile writes what r has as a file of a workspace. Until all of it has come and is on disk, what was there stays;
+// so it does after an error of r, which WriteFile returns.
+//
+// Errors: already_exists (keep is set), resource_exhausted (disk, limits), and as of ReadFile. After unavailable
+// without "cannot" of the daemon's own it is not known whether all had arrived.
+func (c *Client) WriteFile(ctx context.Context, start *carrelv1.WriteFileStart, r io.Reader) (*carrelv1.FileEntry, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s := c.Files().WriteFile(ctx)
+	err := sendAll(r, s.Send, &carrelv1.WriteFileRequest{Kind: &carrelv1.WriteFileRequest_Start{Start: start}},
+		&carrelv1.WriteFileRequest{Kind: &carrelv1.WriteFileRequest_Finish{Finish: true}},
+		func(b []byte) *carrelv1.WriteFileRequest {
+			return &carrelv1.WriteFileRequest{Kind: &carrelv1.WriteFileRequest_Data{Data: b}}
+		})
+	if err != nil {
+		return nil, err
+	}
+	res, err := s.CloseAndReceive()
+	if err != nil {
+		return nil, cutOff(err)
+	}
+	return res.Msg.GetFile(), nil
+}
+
+// UnpackFiles makes what the tar stream r has below a directory of a workspace. Each file appears when it is whole;
+// after an error those stay that were.
+//
+// Errors: as of WriteFile; invalid_argument (it is no tar stream, or a name leads out or through a link).
+func (c *Client) UnpackFiles(ctx context.Context, start *carrelv1.UnpackFilesStart, r io.Reader) (*carrelv1.FilesSummary, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s := c.Files().UnpackFiles(ctx)
+	err := sendAll(r, s.Send, &carrelv1.UnpackFilesRequest{Kind: &carrelv1.UnpackFilesRequest_Start{Start: start}},
+		&carrelv1.UnpackFilesRequest{Kind: &carrelv1.UnpackFilesRequest_Finish{Finish: true}},
+		func(b []byte) *carrelv1.UnpackFilesRequest {
+			return &carrelv1.UnpackFilesRequest{Kind: &carrelv1.UnpackFilesRequest_Data{Data: b}}
+		})
+	if err != nil {
+		return nil, err
+	}
+	res, err := s.CloseAndReceive()
+	if err != nil {
+		return nil, cutOff(err)
+	}
+	return res.Msg.GetSummary(), nil
+}
+
+// sendAll sends a stream. Its error is the reader's: where sending fails, the answer says why.
+func sendAll[M any](r io.Reader, send func(*M) error, start, finish *M, data func([]byte) *M) error {
+	if send(start) != nil {
+		return nil
+	}
+	buf := make([]byte, filePiece)
+	for {
+		n, err := r.Read(buf)
+		if n > 0 && send(data(buf[:n])) != nil {
+			return nil
+		}
+		if errors.Is(err, io.EOF) {
+			_ = send(finish) // as above
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("cannot read what is to be written: %w", err)
+		}
+	}
+}
+
+// cutOff says of an error of the connection what it means for what was sent; any other says it itself.
+func cutOff(err error) error {
+	if strings.Contains(err.Error(), "cannot ") {
+		return err
+	}
+	return fmt.Errorf("cannot tell whether all arrived: the connection to the daemon broke off: %w; what is there is whole, see "+
+		"\"carrel files ls\", and try again: %w", err, errdefs.ErrUnavailable)
+}

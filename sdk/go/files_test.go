@@ -1,0 +1,53 @@
+package carrel_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/containerd/errdefs"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/api/apitest"
+)
+
+// Files arrive whole or not at all by every transport, and why a reader failed is the error.
+func TestFilesOfAWorkspace(t *testing.T) {
+	g := &apitest.Gate{}
+	for name, c := range clientsOf(t, g) {
+		if _, _, err := c.Create(t.Context(), &carrelv1.CreateRequest{Key: "demo"}); err != nil {
+			t.Fatal(err)
+		}
+		start := &carrelv1.WriteFileStart{Workspace: "demo", Path: "file " + name}
+		text := strings.Repeat("text\x00\xff", 200_000)
+		if e, err := c.WriteFile(t.Context(), start, strings.NewReader(text)); err != nil || e.GetSize() != int64(len(text)) {
+			t.Fatalf("%s: %v, %v", name, e, err)
+		}
+		gone := errors.New("gone")
+		broken := io.MultiReader(strings.NewReader(text[:300_000]), iotest.ErrReader(gone))
+		if _, err := c.WriteFile(t.Context(), start, broken); !errors.Is(err, gone) {
+			t.Errorf("%s: %v", name, err)
+		}
+		var out bytes.Buffer
+		if e, err := c.ReadFile(t.Context(), &carrelv1.ReadFileRequest{Workspace: "demo", Path: start.GetPath()}, &out); err != nil ||
+			e.GetType() != "file" || out.String() != text {
+			t.Errorf("%s: %v, %d bytes, %v", name, e, out.Len(), err)
+		}
+		_, err := c.ReadFile(t.Context(), &carrelv1.ReadFileRequest{Workspace: "demo", Path: "none"}, &out)
+		if !errdefs.IsNotFound(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+		unpack := &carrelv1.UnpackFilesStart{Workspace: "demo", Path: "tree " + name}
+		if _, err := c.UnpackFiles(t.Context(), unpack, strings.NewReader("a tree")); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		out.Reset()
+		req := &carrelv1.PackFilesRequest{Workspace: "demo", Path: unpack.GetPath()}
+		if s, err := c.PackFiles(t.Context(), req, &out); err != nil || s == nil || out.String() != "a tree" {
+			t.Errorf("%s: %v, %q, %v", name, s, out.String(), err)
+		}
+	}
+}
