@@ -21,6 +21,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
 	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/test/userdb"
 )
 
 // TestPurgeStaysInside: what a workspace put into its home leads nowhere.
@@ -99,10 +100,10 @@ func TestUserOfTheHost(t *testing.T) {
 	p := newInstallation(t)
 	life := p.mustOpen(t)
 	defer func() { _ = life.Close() }()
-	if out, err := exec.CommandContext(t.Context(), "useradd", "-M", "-l", "-N", string(p.name)).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	if err := userdb.Run(t.Context(), "useradd", "-M", "-l", "-N", string(p.name)); err != nil {
+		t.Fatal(err)
 	}
-	defer func() { _ = exec.Command("userdel", string(p.name)).Run() }()
+	defer func() { _ = userdb.Run(context.Background(), "userdel", string(p.name)) }()
 	before := getent(t, "passwd", string(p.name))
 	if _, err := life.Create(t.Context(), wanted(p.name, workspace.DefaultLimits), nil); !errdefs.IsAlreadyExists(err) {
 		t.Errorf("got %v", err)

@@ -25,7 +25,7 @@ func TestHostsSeen(t *testing.T) {
 	}{
 		{"at first", list{conn(0, 100, 1000)}, list{conn(4, 10, 10)}, "open 1 ended 1 refused 0 sent 110 +0 received 1010 +0, newest 4"},
 		{"while it goes on", list{conn(0, 300, 5000)}, nil, "open 1 ended 1 refused 0 sent 310 +100 received 5010 +2000, newest 4"},
-		{"when another began", list{conn(0, 1, 1)}, list{conn(5, 400, 5000)}, "open 1 ended 2 refused 0 sent 411 +50.5 received 5011 +0.5, newest 5"},
+		{"another", list{conn(0, 1, 1)}, list{conn(5, 400, 5000)}, "open 1 ended 2 refused 0 sent 411 +50.5 received 5011 +0.5, newest 5"},
 		{"when that has ended untold", nil, nil, "open 0 ended 2 refused 0 sent 410 +0 received 5010 +0, newest 5"},
 		{"after refusals", nil, list{refused}, "open 0 ended 2 refused 7 sent 410 +0 received 5010 +0, newest 6 no rule"},
 	} {

@@ -30,7 +30,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	servesItself()
 	goleak.VerifyTestMain(m)
 }
 

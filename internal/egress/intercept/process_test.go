@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -20,28 +21,17 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/egress/ca"
 	"github.com/carrel-dev/carrel/internal/egress/keeper"
-	"github.com/carrel-dev/carrel/internal/egress/serve"
 	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/internal/sandbox/netns"
+	"github.com/carrel-dev/carrel/test/built"
 )
-
-// servesItself makes this program carrel-egress if the keeper started it.
-func servesItself() {
-	if os.Args[0] != "carrel-egress" {
-		return
-	}
-	if err := serve.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
 
 // The process itself, confined: it takes the CA and the secrets from the keeper, and its successor has the same.
 func TestProcess(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
+	// The program as it is shipped: libc, which the race detector brings in, makes calls that are not allowed there.
+	dir := t.TempDir()
+	if err := built.Programs(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
 	authority, err := ca.Make("amber", time.Hour)
@@ -89,7 +79,7 @@ func TestProcess(t *testing.T) {
 	reports, troubles := make(chan egressapi.Connection, 10), make(chan error, 10)
 	s := egressapi.Secret{Name: "key", Placeholder: placeholder, Value: egressapi.NewPrivate(value), Hosts: rules(t, target)}
 	k, err := keeper.Start(t.Context(), keeper.Config{
-		Starter:    &keeper.Child{Binary: self, Sockets: sockets[:]},
+		Starter:    &keeper.Child{Binary: filepath.Join(dir, "carrel-egress"), Sockets: sockets[:]},
 		Connection: func(c egressapi.Connection) { reports <- c }, Trouble: func(err error) { troubles <- err },
 		Setup: egressapi.Setup{Rules: rules(t, target), CA: egressapi.NewPrivate(string(key)), Secrets: []egressapi.Secret{s}},
 	})
