@@ -109,7 +109,7 @@ func (b *bench) egress() error {
 	if err := p.script(settings, w.authority); err != nil {
 		return fmt.Errorf("cannot write the rules: %w", err)
 	}
-	return errors.Join(b.egressPlain(p, w, program), b.egressTLS(p, w, program), b.egressJudge(), b.egressDaemon(w))
+	return errors.Join(b.egressPlain(p, w, program), b.egressTLS(p, w, program), b.egressJudge(), b.egressDaemon())
 }
 
 // egressPlain measures what is not intercepted.

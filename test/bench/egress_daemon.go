@@ -40,7 +40,11 @@ time.sleep(3600)
 `
 
 // egressDaemon measures workspaces of the daemon: how much later one with rules starts, and what open connections take.
-func (b *bench) egressDaemon(w *web) error {
+func (b *bench) egressDaemon() error {
+	w, err := b.newWeb() // whose connections nobody else has open
+	if err != nil {
+		return err
+	}
 	file, trust := filepath.Join(b.dir, "rules.yaml"), filepath.Join(b.dir, "authorities.pem")
 	if err := errors.Join(
 		os.WriteFile(file, fmt.Appendf(nil, "resolver: %s\n", w.names), 0o644), os.WriteFile(trust, w.authority, 0o644),

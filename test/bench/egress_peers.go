@@ -140,7 +140,8 @@ func (b *bench) smokescreen(p person, port string) (*exec.Cmd, error) {
 func (b *bench) mitmproxy(p person, w *web, program string) (*webClient, error) {
 	b.say("installing %s", mitmproxyPackage)
 	dir := filepath.Join(b.dir, "python")
-	for _, argv := range [][]string{{"python3", "-m", "venv", dir}, {filepath.Join(dir, "bin/pip"), "install", "--quiet", mitmproxyPackage}} {
+	python := "/usr/bin/python3" // one that another user may run, too
+	for _, argv := range [][]string{{python, "-m", "venv", dir}, {filepath.Join(dir, "bin/pip"), "install", "--quiet", mitmproxyPackage}} {
 		if out, err := exec.CommandContext(b.ctx, argv[0], argv[1:]...).CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("cannot install it: %w: %s", err, lastLine(out))
 		}

@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,8 +33,13 @@ import (
 // reportWithin bounds a write to who started it, which reads all the time. A report that it does not take is lost.
 const reportWithin = 2 * time.Second
 
+// gcPercent has memory collected when it has grown by a quarter: there is a process for each workspace, and what a
+// handshake leaves behind is much beside what a connection needs.
+const gcPercent = 25
+
 // Run serves until the control socket is closed.
 func Run() error {
+	debug.SetGCPercent(gcPercent)
 	control, err := takeControl()
 	if err != nil {
 		return err
