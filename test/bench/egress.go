@@ -27,7 +27,7 @@ type web struct {
 	plain, tls string // ports
 	names      string // where the name server answers
 	authority  []byte // PEM, vouches for the server
-	open       atomic.Int64
+	accepted   atomic.Int64
 }
 
 func (b *bench) newWeb() (*web, error) {
@@ -50,12 +50,8 @@ func (b *bench) newWeb() (*web, error) {
 	s := &http.Server{
 		Handler: mux, ReadHeaderTimeout: 10 * time.Second, TLSConfig: serving(leaves), Protocols: new(http.Protocols),
 		ConnState: func(_ net.Conn, s http.ConnState) {
-			switch s {
-			case http.StateNew:
-				w.open.Add(1)
-			case http.StateClosed, http.StateHijacked:
-				w.open.Add(-1)
-			case http.StateActive, http.StateIdle:
+			if s == http.StateNew {
+				w.accepted.Add(1)
 			}
 		},
 	}

@@ -125,7 +125,7 @@ func (h *carrelHost) held(w *web, id, name, port string, like *carrelv1.CreateRe
 	if err != nil {
 		return err
 	}
-	were := w.open.Load()
+	were := w.accepted.Load() // what is intercepted lets the host's side go when it has been idle for a while
 	argv := []string{"/usr/bin/python3", "-c", holder, hostName, port, strconv.Itoa(openEach)}
 	if len(like.Secrets) > 0 {
 		argv = append(argv, "tls")
@@ -139,9 +139,9 @@ func (h *carrelHost) held(w *web, id, name, port string, like *carrelv1.CreateRe
 		return err
 	}
 	wanted := int64(many * openEach)
-	for until := time.Now().Add(openTime); w.open.Load()-were < wanted; {
+	for until := time.Now().Add(openTime); w.accepted.Load()-were < wanted; {
 		if time.Now().After(until) {
-			return fmt.Errorf("only %d of %d connections are open after %v", w.open.Load()-were, wanted, openTime)
+			return fmt.Errorf("only %d of %d connections are open after %v", w.accepted.Load()-were, wanted, openTime)
 		}
 		if err := b.settle(); err != nil {
 			return err
