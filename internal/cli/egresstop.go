@@ -3,11 +3,9 @@ package cli
 import (
 	"context"
 	"net"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -72,8 +70,6 @@ func recordOf(c *carrelv1.Connection) *connectionRecord {
 }
 
 func (a *app) egressTopCommand() *cobra.Command {
-	var once bool
-	var every time.Duration
 	c := &cobra.Command{
 		Use:   "top [flags] WORKSPACE",
 		Short: help(operation.ListConnections),
@@ -87,36 +83,13 @@ measured over one interval and printed once.`,
 		Args:              exactly("WORKSPACE"),
 		ValidArgsFunction: onlyFirst(a.completeWorkspaces()),
 	}
-	c.Flags().BoolVar(&once, "once", false, "print once and exit")
-	c.Flags().DurationVar(&every, "interval", time.Second, "time between two measurements")
-	out := outputFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		if every < 100*time.Millisecond {
-			return usage(c, "cannot measure every %v: give 100ms or more", every)
-		}
-		ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGINT, syscall.SIGTERM)
-		defer stop()
-		once = once || *out == asJSON || !isTerminal(a.Out)
-		if !once {
-			end, err := a.onKey('q', stop)
-			if err != nil {
-				return err
-			}
-			defer end()
-		}
-		err := a.egressTop(ctx, args[0], every, *out, once)
-		if ctx.Err() != nil {
-			return nil
-		}
-		return err
-	}
-	return c
+	return a.refreshed(c, a.egressTop)
 }
 
-func (a *app) egressTop(ctx context.Context, ref string, every time.Duration, out format, once bool) error {
+func (a *app) egressTop(ctx context.Context, args []string, every time.Duration, out format, once bool) error {
 	seen := hostsSeen{}
 	measure := func() error {
-		m, err := ask(ctx, a, workspaces.ListConnections, &carrelv1.ListConnectionsRequest{Workspace: ref, After: seen.newest})
+		m, err := ask(ctx, a, workspaces.ListConnections, &carrelv1.ListConnectionsRequest{Workspace: args[0], After: seen.newest})
 		if err == nil {
 			seen.take(m, time.Now())
 		}

@@ -17,8 +17,6 @@ import (
 )
 
 func (a *app) topCommand() *cobra.Command {
-	var once bool
-	var every time.Duration
 	c := &cobra.Command{
 		Use:   "top [flags] [WORKSPACE...]",
 		Short: help(operation.StatWorkspace),
@@ -29,6 +27,16 @@ or in a pipe it is measured over one interval and printed once.`,
   carrel top --once -o json demo`,
 		ValidArgsFunction: a.completeWorkspaces(),
 	}
+	return a.refreshed(c, a.top)
+}
+
+// refreshed has show print what a command measures, at an interval, until q is pressed or it is interrupted. Without a
+// terminal it does once.
+func (a *app) refreshed(c *cobra.Command,
+	show func(ctx context.Context, args []string, every time.Duration, out format, once bool) error,
+) *cobra.Command {
+	var once bool
+	var every time.Duration
 	c.Flags().BoolVar(&once, "once", false, "print once and exit")
 	c.Flags().DurationVar(&every, "interval", time.Second, "time between two measurements")
 	out := outputFlag(c)
@@ -46,7 +54,7 @@ or in a pipe it is measured over one interval and printed once.`,
 			}
 			defer end()
 		}
-		err := a.top(ctx, args, every, *out, once)
+		err := show(ctx, args, every, *out, once)
 		if ctx.Err() != nil {
 			return nil
 		}
