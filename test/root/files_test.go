@@ -2,12 +2,14 @@ package root_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -264,5 +266,61 @@ func TestCopyingFromAHostileWorkspace(t *testing.T) {
 	var st unix.Stat_t
 	if err := unix.Lstat(dir+"/got/fifo", &st); err == nil {
 		t.Error("a FIFO was made")
+	}
+}
+
+// What is written into a project of the caller's has the caller's owner on the host, and what is read-only there for
+// commands is for clients too.
+func TestFilesInAProject(t *testing.T) {
+	needRoot(t)
+	const uid = 61993
+	project := filepath.Join(base, "project-of-files")
+	if err := os.MkdirAll(filepath.Join(project, ".git/hooks"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(project) })
+	if err := os.WriteFile(filepath.Join(project, "code"), []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc/shadow", filepath.Join(project, "out")); err != nil {
+		t.Fatal(err)
+	}
+	if err := filepath.WalkDir(project, func(path string, _ os.DirEntry, err error) error {
+		return errors.Join(err, os.Lchown(path, uid, uid))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	user := &syscall.Credential{Uid: uid, Gid: uid, Groups: []uint32{}}
+	key := "project of files"
+	as := func(stdin string, args ...string) result { return shared.try(user, stdin, args...) }
+	if r := as("", "create", "-v", project+":/workspace", key); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	t.Cleanup(func() { as("", "destroy", "--purge", key) })
+	for path, mode := range map[string]os.FileMode{"code": 0o600, "new": 0o644} {
+		if r := as("new text", "files", "write", key, "/workspace/"+path); r.code != 0 {
+			t.Errorf("%s: %+v", path, r)
+		}
+		i, err := os.Lstat(filepath.Join(project, path))
+		if err != nil || i.Sys().(*syscall.Stat_t).Uid != uid || i.Mode() != mode {
+			t.Errorf("%s: %v, %v", path, i, err)
+		}
+		if b, err := os.ReadFile(filepath.Join(project, path)); string(b) != "new text" {
+			t.Errorf("%s has %q, %v", path, b, err)
+		}
+	}
+	if r := as("", "files", "cat", key, "/workspace/code"); r.out != "new text" {
+		t.Errorf("%+v", r)
+	}
+	for _, path := range []string{"/workspace/.git/hooks/pre-commit", "/workspace/.git/config"} {
+		if r := as("#!/bin/sh\n", "files", "write", key, path); r.code == 0 || !strings.Contains(r.err, "read-only") {
+			t.Errorf("%s: %+v", path, r)
+		}
+	}
+	if r := as("", "files", "cat", key, "/workspace/out"); r.code == 0 || r.out != "" {
+		t.Errorf("a link to a file of the host's: %+v", r)
+	}
+	if r := as("", "files", "rm", "-r", key, "/workspace/.git"); r.code == 0 {
+		t.Errorf("the repository is removed: %+v", r)
 	}
 }
