@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -148,10 +149,10 @@ func enter(at int, name string) (d *os.File, fd int, err error) {
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
 	}
-	fd, err = unix.Openat2(at, name, &how)
+	fd, err = open(at, name, &how)
 	if errors.Is(err, unix.EACCES) { // without root a user's own directory can be closed to it
 		if err = unlock(at, name, how); err == nil {
-			fd, err = unix.Openat2(at, name, &how)
+			fd, err = open(at, name, &how)
 		}
 	}
 	if err != nil {
@@ -164,10 +165,53 @@ func enter(at int, name string) (d *os.File, fd int, err error) {
 	return os.NewFile(uintptr(fd), name), fd, nil
 }
 
+// openat2 is openat2(2). The filter of a workspace without root does not have it.
+var openat2 = unix.Openat2
+
+// open opens one name as how says, where openat2 cannot be had too: a name that is no link leads nowhere else, and the
+// mount of what was opened tells whether another begins there.
+func open(at int, name string, how *unix.OpenHow) (int, error) {
+	fd, err := openat2(at, name, how)
+	if !errors.Is(err, unix.ENOSYS) {
+		return fd, err
+	}
+	if name == ".." || strings.Contains(name, "/") {
+		return -1, unix.EXDEV
+	}
+	fd, err = unix.Openat(at, name, int(how.Flags), 0)
+	if err != nil {
+		return -1, err
+	}
+	above, err := mountOf(at)
+	if err == nil {
+		var below uint64
+		if below, err = mountOf(fd); err == nil && below != above {
+			err = unix.EXDEV
+		}
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// mountOf is the id of the mount that an open directory is in.
+func mountOf(fd int) (uint64, error) {
+	var st unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st); err != nil {
+		return 0, err
+	}
+	if st.Mask&unix.STATX_MNT_ID == 0 {
+		return 0, unix.ENOSYS // before Linux 5.8
+	}
+	return st.Mnt_id, nil
+}
+
 // unlock lets the owner of a directory in.
 func unlock(at int, name string, how unix.OpenHow) error {
 	how.Flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	fd, err := unix.Openat2(at, name, &how)
+	fd, err := open(at, name, &how)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,13 @@ import (
 // it removes what it is told and prints the error.
 const childEnv = "REMOVAL_TEST_REMOVE"
 
+// withoutEnv has a test go without openat2.
+const withoutEnv = "REMOVAL_TEST_WITHOUT"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(withoutEnv) != "" {
+		removal.WithoutOpenat2()
+	}
 	path := os.Getenv(childEnv)
 	if path == "" {
 		os.Exit(m.Run())
@@ -53,7 +59,7 @@ func TestMain(m *testing.M) {
 func child(t *testing.T, path string, env ...string) *exec.Cmd {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), "/proc/self/exe")
-	c.Env = append(env, childEnv+"="+path)
+	c.Env = append(env, childEnv+"="+path, withoutEnv+"="+os.Getenv(withoutEnv))
 	return c
 }
 
@@ -209,6 +215,19 @@ func TestMounts(t *testing.T) {
 	must(t, removal.Path(t.Context(), top)) // nothing is mounted here
 	gone(t, top)
 	unharmed()
+}
+
+// TestWithoutOpenat2: all of it holds where the call cannot be had.
+func TestWithoutOpenat2(t *testing.T) {
+	if os.Getenv(withoutEnv) != "" {
+		t.Skip("skipped: this is it")
+	}
+	c := exec.CommandContext(t.Context(), "/proc/self/exe",
+		"-test.run=^(TestDeep|TestLinksAreRemovedAndNotFollowed|TestClosed|TestMounts|TestWhileItChanges)$")
+	c.Env = append(os.Environ(), withoutEnv+"=1")
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
 }
 
 // TestStopped: one that ends early leaves a smaller tree, and the next does the rest.
