@@ -97,7 +97,7 @@ var plants = map[string]struct {
 	"fetched heads that lead to the rc file": {script: `ln -sf HOST/.bashrc .git/FETCH_HEAD`},
 	"another's objects":                      {script: `echo HOST/secret/.git/objects >> .git/objects/info/alternates; echo SECRET > .git/refs/heads/stolen`},
 	"another's packs":                        {script: `rm -rf .git/objects/pack; ln -s HOST/secret/.git/objects/pack .git/objects/pack; echo SECRET > .git/refs/heads/stolen`},
-	"another's directory": {script: `for d in HOST/secret/.git/objects/??; do ln -s $d .git/objects/; done; ln -sfn HOST/secret/.git/objects .git/host;
+	"another's directory": {script: `for d in HOST/secret/.git/objects/??; do rm -rf .git/objects/${d##*/}; ln -s $d .git/objects/; done; ln -sfn HOST/secret/.git/objects .git/host;
 		git commit -q --allow-empty -m x; echo SECRET > .git/refs/heads/stolen`},
 	"another's refs": {script: `rm -rf .git/refs; ln -s HOST/secret/.git/refs .git/refs; echo SECRET > .git/HEAD`, quiet: true},
 	"another's worktree": {script: `mkdir -p .git/worktrees/x; cp -r .git c; git config -f c/config core.fsmonitor "EVIL; true"; echo $PWD/.git > .git/worktrees/x/gitdir;
