@@ -8,10 +8,13 @@ import (
 	"testing"
 )
 
+// everybody has the daemon serve every user of the host.
+const everybody = "socket_mode: \"0666\"\n"
+
 // A workspace has the rules of its profile from the start, which may name what its owner may not. The owner sees what it is
 // connected to, and what was refused.
 func TestConnectionsOfAnOwner(t *testing.T) {
-	n := newNetwork(t, "profiles:\n  default: {allow: ['a.test:PORT', '127.0.0.1:PORT']}\n")
+	n := newNetworkWith(t, "profiles:\n  default: {allow: ['a.test:PORT', '127.0.0.1:PORT']}\n", everybody)
 	user := &syscall.Credential{Uid: 61991, Gid: 61991, Groups: []uint32{}}
 	as := func(args ...string) string {
 		t.Helper()

@@ -29,6 +29,12 @@ type network struct {
 
 func newNetwork(t *testing.T, more string) *network {
 	t.Helper()
+	return newNetworkWith(t, more, "")
+}
+
+// newNetworkWith is newNetwork with settings of the daemon.
+func newNetworkWith(t *testing.T, more, settings string) *network {
+	t.Helper()
 	needRoot(t)
 	at, stop, err := nameserver.Start(t.Context(), nameserver.Zone{"a.test": "127.0.0.1", "b.test": "127.0.0.1"})
 	if err != nil {
@@ -57,7 +63,7 @@ func newNetwork(t *testing.T, more string) *network {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		return fmt.Sprintf("socket_mode: \"0666\"\negress:\n  file: %s\n", file)
+		return fmt.Sprintf("%segress:\n  file: %s\n", settings, file)
 	})
 	if err := h.up(); err != nil {
 		t.Fatal(err)
@@ -214,7 +220,7 @@ func (n *network) recorded(t *testing.T, name, to string) {
 
 // An administrator sees which connections a workspace made and which were refused, and sees new ones come. Nobody else does.
 func TestEgressLog(t *testing.T) {
-	n := newNetwork(t, "")
+	n := newNetworkWith(t, "", everybody)
 	d := n.desk(t, n.allow("a.test")...)
 	other := n.desk(t, n.allow("a.test")...)
 	n.get(t, d, "a.test")
