@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/carrel-dev/carrel/test/crash/check"
 )
@@ -60,7 +61,8 @@ func TestRetentionPoints(t *testing.T) {
 			if r := up(); r.code != 0 {
 				t.Fatal(r)
 			}
-			until(t, "the end of the home", func() bool { return h.carrel(t, "ls", "--retained", "-o", "json") == "[]\n" })
+			// The daemon that lost the broker tries again after longer and longer times, up to a minute.
+			untilWithin(t, time.Minute+patience, "the end of the home", func() bool { return h.carrel(t, "ls", "--retained", "-o", "json") == "[]\n" })
 			if _, err := os.Lstat(home); err == nil {
 				t.Errorf("%s is there still", home)
 			}
