@@ -62,7 +62,9 @@ func TestRetentionPoints(t *testing.T) {
 				t.Fatal(r)
 			}
 			// The daemon that lost the broker tries again after longer and longer times, up to a minute.
-			untilWithin(t, time.Minute+patience, "the end of the home", func() bool { return h.carrel(t, "ls", "--retained", "-o", "json") == "[]\n" })
+			untilWithin(t, time.Minute+patience, "the end of the home", func() bool {
+				return h.carrel(t, "ls", "--retained", "-o", "json") == "[]\n"
+			})
 			if _, err := os.Lstat(home); err == nil {
 				t.Errorf("%s is there still", home)
 			}
