@@ -115,25 +115,44 @@ func noStart() error {
 
 func startTwice() error { return invalid("start", "it came twice", "send data, and finish") }
 
-func (s filesAPI) WriteFile(
-	ctx context.Context, stream *connect.ClientStream[carrelv1.WriteFileRequest],
-) (*response[carrelv1.WriteFileResponse], error) {
+// uploading is a message of a stream that begins with a start.
+type uploading[S any] interface {
+	GetStart() *S
+	GetData() []byte
+	GetFinish() bool
+}
+
+// begun reads the start of a stream, and returns it with the data that follow.
+func begun[S, M any, P interface {
+	*M
+	uploading[S]
+}](ctx context.Context, s filesAPI, stream *connect.ClientStream[M]) (*S, *sent, error) {
+	msg := func() P { return stream.Msg() }
 	if !stream.Receive() {
-		return nil, errcode.ToWire(orNoStart(stream.Err()))
+		return nil, nil, orNoStart(stream.Err())
 	}
-	m := stream.Msg().GetStart()
-	if m == nil {
-		return nil, errcode.ToWire(noStart())
+	start := msg().GetStart()
+	if start == nil {
+		return nil, nil, noStart()
 	}
-	in := &sent{ctx: ctx, await: s.await(ctx), next: func() ([]byte, bool, error) {
+	return start, &sent{ctx: ctx, await: s.await(ctx), next: func() ([]byte, bool, error) {
 		if !stream.Receive() {
 			return nil, false, orEOF(stream.Err())
 		}
-		if stream.Msg().GetStart() != nil {
+		if msg().GetStart() != nil {
 			return nil, false, startTwice()
 		}
-		return stream.Msg().GetData(), stream.Msg().GetFinish(), nil
-	}}
+		return msg().GetData(), msg().GetFinish(), nil
+	}}, nil
+}
+
+func (s filesAPI) WriteFile(
+	ctx context.Context, stream *connect.ClientStream[carrelv1.WriteFileRequest],
+) (*response[carrelv1.WriteFileResponse], error) {
+	m, in, err := begun[carrelv1.WriteFileStart](ctx, s, stream)
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
 	r := fileapi.Request{Op: fileapi.Write, Mode: m.Mode, Parents: m.GetParents(), Keep: m.GetKeep()}
 	res, err := s.on(ctx, m, r, fileapi.Streams{In: in})
 	if err != nil {
@@ -159,22 +178,10 @@ func orEOF(err error) error {
 func (s filesAPI) UnpackFiles(
 	ctx context.Context, stream *connect.ClientStream[carrelv1.UnpackFilesRequest],
 ) (*response[carrelv1.UnpackFilesResponse], error) {
-	if !stream.Receive() {
-		return nil, errcode.ToWire(orNoStart(stream.Err()))
+	m, in, err := begun[carrelv1.UnpackFilesStart](ctx, s, stream)
+	if err != nil {
+		return nil, errcode.ToWire(err)
 	}
-	m := stream.Msg().GetStart()
-	if m == nil {
-		return nil, errcode.ToWire(noStart())
-	}
-	in := &sent{ctx: ctx, await: s.await(ctx), next: func() ([]byte, bool, error) {
-		if !stream.Receive() {
-			return nil, false, orEOF(stream.Err())
-		}
-		if stream.Msg().GetStart() != nil {
-			return nil, false, startTwice()
-		}
-		return stream.Msg().GetData(), stream.Msg().GetFinish(), nil
-	}}
 	res, err := s.on(ctx, m, fileapi.Request{Op: fileapi.Unpack, Parents: m.GetParents()}, fileapi.Streams{In: in})
 	if err != nil {
 		return nil, errcode.ToWire(err)

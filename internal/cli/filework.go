@@ -1,11 +1,9 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -379,15 +377,11 @@ are open in a workspace. ` + pathHelp,
 
 func (a *app) showEvent(e *carrelv1.FileEvent, out format) error {
 	if out == asJSON {
-		line, err := json.Marshal(objectOf(e))
-		if err != nil {
-			return err
-		}
-		return emitJSON(a.Out, append(line, '\n'))
+		return jsonLine(a.Out, objectOf(e))
 	}
 	p := printable(e.GetPath() + string(e.GetRawPath()))
 	if e.GetDirectory() {
-		p += string(os.PathSeparator)
+		p += "/"
 	}
 	return say(a.Out, "%s %s\n", printable(e.GetWhat()), p)
 }

@@ -185,18 +185,20 @@ func bad(format string, args ...any) error {
 	return fmt.Errorf("cannot work on files: "+format+": %w", append(args, errdefs.ErrInvalidArgument)...)
 }
 
-// Writer writes frames.
-type Writer struct{ W io.Writer }
+// Writer writes frames. It is not for several goroutines at once.
+type Writer struct {
+	W   io.Writer
+	buf []byte
+}
 
 // Send writes one frame.
 func (w *Writer) Send(k Kind, payload []byte) error {
 	if len(payload) > MaxFrame {
 		return fmt.Errorf("a frame of %d bytes is longer than %d: %w", len(payload), MaxFrame, errdefs.ErrInternal)
 	}
-	b := make([]byte, 5, 5+len(payload))
-	b[0] = byte(k)
-	binary.BigEndian.PutUint32(b[1:], uint32(len(payload)))
-	_, err := w.W.Write(append(b, payload...))
+	w.buf = binary.BigEndian.AppendUint32(append(w.buf[:0], byte(k)), uint32(len(payload)))
+	w.buf = append(w.buf, payload...)
+	_, err := w.W.Write(w.buf)
 	return err
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/id"
-	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -41,12 +40,7 @@ func (l *Lifecycle) bindModels(
 		return k.Models, fmt.Errorf("cannot use the model %s: this daemon has no carrel-egress; install it beside carreld and restart the "+
 			"daemon: %w", add[0].Name, errdefs.ErrFailedPrecondition)
 	}
-	var own error
-	if !by.Can(principal.Secrets) || !operation.Reaches(by, operation.Target{Kind: operation.Secret, Owner: k.Owner}) {
-		own = fmt.Errorf("cannot give a workspace a key of its owner's: that takes the permission \"secrets\" for all workspaces of its owner, "+
-			"so no token that is limited to some; have its owner do it: %w", errdefs.ErrPermissionDenied)
-	}
-	return l.cfg.Models.Bind(ctx, k, add, own)
+	return l.cfg.Models.Bind(ctx, k, add, mayGive(by, k.Owner, "a key of its owner's"))
 }
 
 // sameModels is an error if models that are asked for are not those that there are. A caller that asks for none takes

@@ -32,9 +32,8 @@ func (l *Lifecycle) bind(ctx context.Context, by principal.Principal, k workspac
 	if len(names) == 0 {
 		return k.Secrets, nil
 	}
-	if !by.Can(principal.Secrets) || !operation.Reaches(by, operation.Target{Kind: operation.Secret, ID: names[0], Owner: k.Owner}) {
-		return k.Secrets, fmt.Errorf("cannot give a workspace the secret %s: that takes the permission \"secrets\" for all workspaces of its "+
-			"owner, so no token that is limited to some; have its owner do it: %w", names[0], errdefs.ErrPermissionDenied)
+	if err := mayGive(by, k.Owner, "the secret "+names[0]); err != nil {
+		return k.Secrets, err
 	}
 	if l.cfg.Bindings == nil || l.cfg.Ways == nil {
 		return k.Secrets, fmt.Errorf("cannot use the secret %s: this daemon has no carrel-egress; install it beside carreld and restart the "+
@@ -50,6 +49,15 @@ func (l *Lifecycle) bind(ctx context.Context, by principal.Principal, k workspac
 		return now, err
 	}
 	return now, nil
+}
+
+// mayGive is an error if by may not give a workspace what belongs to its owner.
+func mayGive(by principal.Principal, owner, what string) error {
+	if by.Can(principal.Secrets) && operation.Reaches(by, operation.Target{Kind: operation.Secret, Owner: owner}) {
+		return nil
+	}
+	return fmt.Errorf("cannot give a workspace %s: that takes the permission \"secrets\" for all workspaces of its owner, so no token that is "+
+		"limited to some; have its owner do it: %w", what, errdefs.ErrPermissionDenied)
 }
 
 // sameSecrets is an error if secrets that are asked for are not those that there are. A caller that asks for none takes
