@@ -3,13 +3,10 @@ package root_test
 import (
 	"bytes"
 	"crypto/rand"
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,10 +14,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
-	"github.com/carrel-dev/carrel/internal/egress/ca"
-	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/test/nameserver"
 )
 
@@ -57,24 +51,8 @@ func newModeled(t *testing.T, more string) *modeled {
 	}
 	t.Cleanup(stop)
 	m := &modeled{keys: map[string]bool{}}
-	authority, err := ca.Make("public", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaves := authority.Leaves(func(netrule.Host) bool { return true })
-	web := httptest.NewUnstartedServer(http.HandlerFunc(m.answer))
-	web.TLS = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) {
-		name, err := netrule.ParseHost(h.ServerName)
-		if err != nil {
-			return nil, err
-		}
-		return leaves.Leaf(name)
-	}}
-	web.StartTLS()
-	t.Cleanup(web.Close)
-	if _, m.port, err = net.SplitHostPort(web.Listener.Addr().String()); err != nil {
-		t.Fatal(err)
-	}
+	web := newSecureWeb(t, http.HandlerFunc(m.answer))
+	m.port = web.port
 	public := ""
 	m.host = newHostWith(t, func(dir string) string {
 		m.file = filepath.Join(dir, "egress.yaml")
@@ -83,7 +61,7 @@ func newModeled(t *testing.T, more string) *modeled {
 		}
 		// Where those that serve workspaces may read it: they have ids of their own.
 		public = filepath.Join(dir, "authorities.pem")
-		if err := os.WriteFile(public, authority.PEM(), 0o644); err != nil {
+		if err := os.WriteFile(public, web.authority, 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return fmt.Sprintf("socket_mode: \"0666\"\negress:\n  file: %s\n", m.file)

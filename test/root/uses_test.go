@@ -4,21 +4,15 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/rand"
-	"crypto/tls"
 	"fmt"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
-	"github.com/carrel-dev/carrel/internal/egress/ca"
-	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/test/nameserver"
 )
 
@@ -49,30 +43,14 @@ func newKeyed(t *testing.T) *keyed {
 	}
 	t.Cleanup(stop)
 	k := &keyed{}
-	authority, err := ca.Make("public", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaves := authority.Leaves(func(netrule.Host) bool { return true })
-	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	web := newSecureWeb(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := cmp.Or(r.Header.Get("X-Key"), r.Header.Get("Authorization"))
 		k.mu.Lock()
 		k.keys = append(k.keys, strings.TrimSuffix(r.Host, ":"+k.port)+" "+key)
 		k.mu.Unlock()
 		fmt.Fprintln(w, "key", key)
 	}))
-	web.TLS = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) {
-		name, err := netrule.ParseHost(h.ServerName)
-		if err != nil {
-			return nil, err
-		}
-		return leaves.Leaf(name)
-	}}
-	web.StartTLS()
-	t.Cleanup(web.Close)
-	if _, k.port, err = net.SplitHostPort(web.Listener.Addr().String()); err != nil {
-		t.Fatal(err)
-	}
+	k.port = web.port
 	public := filepath.Join(t.TempDir(), "authorities.pem")
 	k.host = newHostWith(t, func(dir string) string {
 		file := filepath.Join(dir, "egress.yaml")
@@ -81,7 +59,7 @@ func newKeyed(t *testing.T) *keyed {
 		}
 		// Where those that serve workspaces may read it: they have ids of their own.
 		public = filepath.Join(dir, "authorities.pem")
-		if err := os.WriteFile(public, authority.PEM(), 0o644); err != nil {
+		if err := os.WriteFile(public, web.authority, 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return fmt.Sprintf("egress:\n  file: %s\n", file)
