@@ -56,8 +56,8 @@ func mayGive(by principal.Principal, owner, what string) error {
 	if by.Can(principal.Secrets) && operation.Reaches(by, operation.Target{Kind: operation.Secret, Owner: owner}) {
 		return nil
 	}
-	return fmt.Errorf("cannot give a workspace %s: that takes the permission \"secrets\" for all workspaces of its owner, so no token that is "+
-		"limited to some; have its owner do it: %w", what, errdefs.ErrPermissionDenied)
+	return fmt.Errorf("cannot give a workspace %s: that takes the permission \"secrets\" for all workspaces of its owner, so no token "+
+		"that is limited to some; have its owner do it: %w", what, errdefs.ErrPermissionDenied)
 }
 
 // sameSecrets is an error if secrets that are asked for are not those that there are. A caller that asks for none takes
