@@ -258,15 +258,9 @@ func kill(pid int) error {
 // until asks again until yes says yes: of what other processes do, no word comes.
 func until(t testing.TB, what string, yes func() bool) {
 	t.Helper()
-	untilWithin(t, patience, what, yes)
-}
-
-// untilWithin is until for what may take longer.
-func untilWithin(t testing.TB, most time.Duration, what string, yes func() bool) {
-	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(most); !yes(); <-tick.C {
+	for end := time.Now().Add(patience); !yes(); <-tick.C {
 		if time.Now().After(end) {
 			t.Fatalf("%s does not come", what)
 		}
