@@ -24,6 +24,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/front"
 	"github.com/carrel-dev/carrel/internal/pidfd"
 	"github.com/carrel-dev/carrel/internal/sandbox/oom"
+	"github.com/carrel-dev/carrel/internal/sandbox/sched"
 	"github.com/carrel-dev/carrel/internal/thread"
 )
 
@@ -229,6 +230,7 @@ func (i *instance) started(ctx context.Context, p program) (_ *exec.Cmd, said st
 	}
 	crashpoint.Here("cli.start.launched")
 	_ = oom.Set(c.Process.Pid, oom.Carrel) // where root may not do this, as in some containers, the host has another order
+	favour(c.Process.Pid, p)
 	t, err := pidfd.StartTime(c.Process.Pid)
 	if err == nil {
 		err = writeJSON(i.pidFile(p.name), process{c.Process.Pid, t})
@@ -252,6 +254,17 @@ func (i *instance) started(ctx context.Context, p program) (_ *exec.Cmd, said st
 		return nil, said, err
 	}
 	return c, "", nil
+}
+
+// favour has the scheduler prefer a program that waits for its line, where root may do that. The broker's children would
+// inherit what the broker has, and are to have an equal share with others; the daemon has none.
+func favour(pid int, p program) {
+	if p.session { // it leads one of its own
+		_ = sched.PreferSession(pid)
+	}
+	if p.as != nil {
+		_ = sched.Prefer(pid)
+	}
 }
 
 // launch starts c. For another user it does so from a thread that has given up the capabilities

@@ -146,7 +146,7 @@ func (h *host) down() ([]string, error) {
 		return nil, os.RemoveAll(h.dir) // it has never been up
 	}
 	instance, err := check.Read(h.data, h.prefix)
-	for range 3 { // a workspace may go by itself meanwhile
+	for ctx.Err() == nil { // a workspace may go by itself while it is destroyed, and more of them on a loaded host
 		if err = errors.Join(h.up(ctx), h.empty(ctx)); err == nil {
 			break
 		}
