@@ -64,6 +64,13 @@ func TestSilentExecutors(t *testing.T) {
 		frozen, pids = append(frozen, d), append(pids, d.ExecutorPID)
 	}
 	other := h.desk(t)
+	// How slow this host is now: others may use its processors.
+	var pace time.Duration
+	for range 3 {
+		began := time.Now()
+		h.carrel(t, "exec", other.Key, "--", "/bin/true")
+		pace = max(pace, time.Since(began))
+	}
 	t.Cleanup(func() {
 		for _, pid := range pids {
 			_ = unix.Kill(pid, unix.SIGCONT) // one that is gone is no harm: pids are not used again so soon
@@ -87,7 +94,7 @@ func TestSilentExecutors(t *testing.T) {
 		t.Helper()
 		began := time.Now()
 		r := h.try(nil, "", args...)
-		if took := time.Since(began); r.code != 0 || took > most {
+		if took := time.Since(began); r.code != 0 || took > most+5*pace {
 			t.Errorf("%s: %+v after %v", what, r, took)
 		}
 	}

@@ -300,6 +300,47 @@ func TestHostileHosts(t *testing.T) {
 	}
 }
 
+// answers is a transport of a host that answers, or ends its answer, because its connection is being closed.
+type answers struct{ begun bool }
+
+func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	if !a.begun {
+		<-r.Context().Done()
+	}
+	return &http.Response{StatusCode: 200, Header: http.Header{}, ContentLength: -1, Body: io.NopCloser(ends{r.Context()})}, nil
+}
+
+// ends is a body that ends with its request.
+type ends struct{ ctx context.Context }
+
+func (e ends) Read([]byte) (int, error) {
+	<-e.ctx.Done()
+	return 0, io.EOF
+}
+
+// What a host answers to the end of its connection is no response.
+func TestAnswerToTheEnd(t *testing.T) {
+	for begun, want := range map[bool]string{false: "502 nothing came", true: "0 "} {
+		r := start(t, model.Anthropic, nil, func(c *model.Config) { c.Idle, c.Transport = 50*time.Millisecond, answers{begun} })
+		got := "0 "
+		r.do("POST", "/v1/messages", `{"model":"m"}`, func(res *http.Response) {
+			if b, err := io.ReadAll(res.Body); err == nil {
+				got = fmt.Sprint(res.StatusCode, " ", string(b))
+				if strings.Contains(got, "nothing came") {
+					got = "502 nothing came"
+				}
+			}
+		})
+		if got != want {
+			t.Errorf("begun %t: %s", begun, got)
+		}
+		if u := r.used(); u.Unknown != begun { // this transport does not say that it has sent anything
+			t.Errorf("begun %t: %+v", begun, u)
+		}
+	}
+}
+
 // A response without an end is ended.
 func TestEndless(t *testing.T) {
 	r := start(t, model.Anthropic, func(w http.ResponseWriter, r *http.Request) {

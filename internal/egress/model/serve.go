@@ -88,6 +88,10 @@ func (x *exchange) serve() {
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { wrote.Store(true) }})
 	size := x.body.size
 	res, err := h.cfg.Transport.RoundTrip(x.request(ctx))
+	if err == nil && ctx.Err() != nil { // the host may answer because its connection is being closed
+		_ = res.Body.Close()
+		err = context.Cause(ctx)
+	}
 	if err != nil {
 		if x.call.counted && wrote.Load() { // it may be at work
 			x.used = estimate(x.used.Usage, size, 0, time.Since(began))
@@ -112,7 +116,7 @@ func (x *exchange) serve() {
 			x.used = m.used(size, time.Since(began))
 		}
 	}()
-	if !x.copy(ctx, res.Body, m, func() { idle.Reset(h.cfg.Idle) }) {
+	if !x.copy(ctx, res.Body, m, func() { idle.Reset(h.cfg.Idle) }) || ctx.Err() != nil {
 		panic(http.ErrAbortHandler) // the program sees that the response is not complete
 	}
 }

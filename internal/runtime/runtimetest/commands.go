@@ -99,7 +99,7 @@ func testRunIsEndedWithItsCaller(t *testing.T, s *suite) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	result := make(chan error, 1)
 	go func() {
-		_, err := s.Runtime.Run(ctx, may(w.Name), sh("touch began; trap 'touch hung-up; exit' HUP TERM; sleep 1000 & wait"))
+		_, err := s.Runtime.Run(ctx, may(w.Name), sh("trap 'touch hung-up; exit' HUP TERM; touch began; sleep 1000 & wait"))
 		result <- err
 	}()
 	s.marked(t, w.Name, "began")
