@@ -25,6 +25,9 @@ const (
 	maxAddressConns = 64
 	maxNetworkConns = 128
 	maxRemoteConns  = 512
+	// maxLoopConns is how many a loopback address, and an owner on it, may have without TLS: all users of the host share that, and programs
+	// that speak HTTP/1.1 need one for each request at a time.
+	maxLoopConns = 256
 )
 
 // remote is under which name connections over TLS are counted together.
@@ -58,6 +61,9 @@ func (s *connections) add(c net.Conn, p principal.Principal) bool {
 
 // addFrom counts c in, unless the address from which it comes, or a network of it, has as many as may be.
 func (s *connections) addFrom(c net.Conn, networks []string) bool {
+	if loops(c) {
+		return s.count(c, bound{"from " + networks[0], maxLoopConns})
+	}
 	bounds := []bound{{"from " + networks[0], maxAddressConns}}
 	for _, n := range networks[1:] {
 		bounds = append(bounds, bound{"from " + n, maxNetworkConns})
@@ -68,10 +74,20 @@ func (s *connections) addFrom(c net.Conn, networks []string) bool {
 // known counts c, which has been counted in, for p too.
 func (s *connections) known(c net.Conn, p principal.Principal) bool {
 	limit := maxUserConns
-	if p.RolesOf()&principal.Roles(principal.Admin) != 0 {
+	switch {
+	case p.RolesOf()&principal.Roles(principal.Admin) != 0:
 		limit = maxAdminConns
+	case loops(c):
+		limit = maxLoopConns
 	}
 	return s.count(c, bound{"tokens of " + p.Owner(), limit}, bound{remote, maxRemoteConns})
+}
+
+// loops reports whether a connection comes from this host, without TLS.
+func loops(c net.Conn) bool {
+	_, encrypted := c.(*tls.Conn)
+	a, ok := c.RemoteAddr().(*net.TCPAddr)
+	return !encrypted && ok && a.IP.IsLoopback()
 }
 
 func (s *connections) count(c net.Conn, bounds ...bound) bool {
@@ -121,10 +137,10 @@ func (s *Server) connContext(who func(context.Context, net.Conn) context.Context
 	return func(ctx context.Context, c net.Conn) context.Context {
 		ctx = who(ctx, c)
 		p, ok := authn.FromContext(ctx), false
-		if encrypted, is := c.(*tls.Conn); is {
-			ctx, ok = s.receive(ctx, encrypted)
-		} else {
+		if _, local := c.(*net.UnixConn); local {
 			ok = s.conns.add(c, p)
+		} else {
+			ctx, ok = s.receive(ctx, c)
 		}
 		if !ok {
 			s.opts.Log.Warn("a connection was refused: its user, or its address, has as many as may be", "principal", p, "from", authn.From(ctx))

@@ -46,6 +46,9 @@ type Options struct {
 	// Address and Fingerprint are where and with which key the API is served over TLS, for
 	// those who ask; "" if it is not.
 	Address, Fingerprint string
+	// E2BURL is where workspaces are served to programs of E2B, and E2BDomain below which sandboxes have hosts there; "" if
+	// they are not.
+	E2BURL, E2BDomain string
 	// DiskLimit is that of a workspace that asks for none, in bytes; 0 is none.
 	DiskLimit int64
 	// Full says why only what makes room is done, nil if there is room; nil always is.
@@ -235,6 +238,17 @@ func (s *Server) TLSServer(certificate func(*tls.ClientHelloInfo) (*tls.Certific
 	return h
 }
 
+// RemoteServer serves another surface, which has its requests admitted by Admit, to connections that bring tokens. Run its
+// Serve or ServeTLS, with no files, on a listener of Strangers: others are refused. certificate may be nil without TLS.
+func (s *Server) RemoteServer(h http.Handler, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *http.Server {
+	server := s.HTTPServer(authn.Remote)
+	if certificate != nil {
+		server = s.TLSServer(certificate)
+	}
+	server.Handler = h
+	return server
+}
+
 // Drain ends the exchanges that follow something at once, waits for attached
 // commands to end until ctx does, and hangs up those that are left.
 func (s *Server) Drain(ctx context.Context) {
@@ -251,16 +265,35 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, err)
 		return
 	}
-	ctx, leave, err := s.enter(r)
+	s.Admit(w, r, Entry{
+		Enter:  func(context.Context) (context.Context, func(), error) { return s.enter(r) },
+		Refuse: s.refuse, Handler: s.handlers[r.URL.Path], Stream: rt.stream, Counted: rt.counted,
+	})
+}
+
+// Entry is how a request is admitted.
+type Entry struct {
+	// Enter returns a context with who calls; leave is for the end of the request.
+	Enter func(context.Context) (ctx context.Context, leave func(), err error)
+	// Refuse answers what is not admitted.
+	Refuse func(http.ResponseWriter, *http.Request, error)
+	// Stream: the exchange may last, so that its body has no deadline. Counted: it is counted with those of its caller.
+	Stream, Counted bool
+	Handler         http.Handler
+}
+
+// Admit serves a request, of this API or of another surface on a server of RemoteServer, within the bounds that all have.
+func (s *Server) Admit(w http.ResponseWriter, r *http.Request, e Entry) {
+	ctx, leave, err := e.Enter(r.Context())
 	if err != nil {
-		s.refuse(w, r, err)
+		e.Refuse(w, r, err)
 		return
 	}
 	defer leave()
-	if r.TLS != nil {
-		over, err := s.acquaint(ctx, authn.FromContext(ctx))
+	if f, remote := ctx.Value(farKey{}).(far); remote || r.TLS != nil {
+		over, err := s.acquaint(f, authn.FromContext(ctx))
 		if err != nil {
-			s.refuse(w, r, err)
+			e.Refuse(w, r, err)
 			return
 		}
 		defer over()
@@ -269,15 +302,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer endWith(ctx, http.NewResponseController(w))()
 		r = r.WithContext(ctx)
 	}
-	if rt.counted {
+	if e.Counted {
 		done, err := s.streams.enter(authn.FromContext(r.Context()))
 		if err != nil {
-			s.refuse(w, r, err)
+			e.Refuse(w, r, err)
 			return
 		}
 		defer done()
 	}
-	if rt.stream {
+	if e.Stream {
 		// A stream outlives the time limits, so a closing server must end it.
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
@@ -285,10 +318,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
 		r = r.WithContext(context.WithValue(ctx, controllerKey{}, rc))
 	} else if r, err = limitBody(w, r, s.opts.BodyTimeout); err != nil {
-		s.refuse(w, r, err)
+		e.Refuse(w, r, err)
 		return
 	}
-	s.handlers[r.URL.Path].ServeHTTP(w, r)
+	e.Handler.ServeHTTP(w, r)
 }
 
 type controllerKey struct{}

@@ -145,7 +145,7 @@ func (s *strangers) leave(v *visitor) {
 	}
 }
 
-// far is a connection over TLS, in the context of its requests.
+// far is a connection of TLSServer or RemoteServer, in the context of its requests.
 type far struct {
 	conn    net.Conn
 	visitor *visitor
@@ -153,9 +153,13 @@ type far struct {
 
 type farKey struct{}
 
-// receive counts a connection over TLS in, and reports whether it may stay.
-func (s *Server) receive(ctx context.Context, c *tls.Conn) (context.Context, bool) {
-	v, ok := c.NetConn().(*visitor)
+// receive counts a connection of such a server in, and reports whether it may stay.
+func (s *Server) receive(ctx context.Context, c net.Conn) (context.Context, bool) {
+	below := c
+	if encrypted, is := c.(*tls.Conn); is {
+		below = encrypted.NetConn()
+	}
+	v, ok := below.(*visitor)
 	if !ok { // it is not served as TLSServer says
 		return ctx, false
 	}
@@ -166,11 +170,10 @@ func (s *Server) receive(ctx context.Context, c *tls.Conn) (context.Context, boo
 	return context.WithValue(ctx, farKey{}, far{c, v}), true
 }
 
-// acquaint makes a connection over TLS known by its first good token, and has all of it read until over is
+// acquaint makes such a connection known by its first good token, and has all of it read until over is
 // called.
-func (s *Server) acquaint(ctx context.Context, p principal.Principal) (over func(), err error) {
-	f, ok := ctx.Value(farKey{}).(far)
-	if !ok {
+func (s *Server) acquaint(f far, p principal.Principal) (over func(), err error) {
+	if f.visitor == nil {
 		return nil, fmt.Errorf("cannot serve a connection that was not counted: %w", errdefs.ErrInternal)
 	}
 	f.visitor.mu.Lock()

@@ -34,6 +34,7 @@ func (s tokens) CreateToken(
 	}
 	return connect.NewResponse(&carrelv1.CreateTokenResponse{
 		Token: tokenTo(t, s.gate.Now()), Secret: secret.Reveal(), Address: s.opts.Address, Fingerprint: s.opts.Fingerprint,
+		E2BUrl: s.opts.E2BURL, E2BDomain: s.opts.E2BDomain,
 	}), nil
 }
 

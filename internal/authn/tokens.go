@@ -93,6 +93,26 @@ func (t *Tokens) Enter(ctx context.Context, headers []string) (entered context.C
 	if why != "" {
 		return nil, nil, t.refuse(ctx, a, given.ID(), why)
 	}
+	return t.admit(ctx, a, held)
+}
+
+// EnterAs is Enter for who has shown, in another way than by the token itself, that its holder lets them in.
+func (t *Tokens) EnterAs(ctx context.Context, ref token.ID) (entered context.Context, leave func(), err error) {
+	a := arrivalOf(ctx)
+	held, known := t.book.Issued(ref)
+	why := "unknown"
+	if known {
+		why = held.Ended(t.book.Now())
+	}
+	if why != "" {
+		return nil, nil, t.refuse(ctx, a, ref, why)
+	}
+	return t.admit(ctx, a, held)
+}
+
+// admit lets in the holder of a token that is valid.
+func (t *Tokens) admit(ctx context.Context, a *arrival, held principal.Issued) (entered context.Context, leave func(), err error) {
+	ref := token.ID(held.ID)
 	if slow, ok := t.within(held); !ok {
 		with := ""
 		if slow.ID != held.ID {
@@ -101,14 +121,14 @@ func (t *Tokens) Enter(ctx context.Context, headers []string) (entered context.C
 		return nil, nil, fmt.Errorf("cannot take so many requests: token %s%s may make %g a second, and %d at once; wait a moment: %w",
 			slow.ID, with, slow.Rate, slow.Burst, errdefs.ErrResourceExhausted)
 	}
-	if held, err = t.book.Spend(ctx, given.ID()); errdefs.IsPermissionDenied(err) {
-		return nil, nil, t.refuse(ctx, a, given.ID(), "used up, or ended just now")
+	if held, err = t.book.Spend(ctx, ref); errdefs.IsPermissionDenied(err) {
+		return nil, nil, t.refuse(ctx, a, ref, "used up, or ended just now")
 	} else if err != nil {
 		return nil, nil, err
 	}
 	p := principal.Principal{Kind: principal.Token, Grant: &held.Grant}
-	if a.first(given.ID()) {
-		if err := t.book.Login(ctx, a.From, p, given.ID(), ""); err != nil {
+	if a.first(ref) {
+		if err := t.book.Login(ctx, a.From, p, ref, ""); err != nil {
 			return nil, nil, err
 		}
 	}

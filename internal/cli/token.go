@@ -55,6 +55,7 @@ valid is printed on stderr.`,
 		Example: `  carrel token create --role agent --workspace demo --expires 24h
   CARREL_TOKEN=$(carrel token create --role agent --workspace 'bot-*')
   sudo carrel token create --role operator --owner uid:1000 --name laptop
+  eval "$(carrel token create --e2b)"
   carrel token create --role agent --max-uses 1 -o json`,
 		Args: exactly(),
 	}
@@ -69,8 +70,12 @@ valid is printed on stderr.`,
 	f.StringVar(&owner, "owner", "", "whose workspaces it is for, as uid:1000; for administrators (default yours)")
 	completeFrom(c, "role", "admin", "operator", "approver", "auditor", "agent")
 	_ = c.RegisterFlagCompletionFunc("workspace", a.completeWorkspaces()) // the flag is there
+	forE2B := c.Flags().Bool("e2b", false, "print what programs that were written for E2B need, to be run by a shell: E2B_API_KEY and URLs")
 	out := outputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		if *forE2B && !c.Flags().Changed("role") {
+			roles = []string{"operator"} // who makes sandboxes and ends them
+		}
 		req := &carrelv1.CreateTokenRequest{Name: name, Roles: roles, Workspaces: workspaces, Owner: owner, MaxUses: uses}
 		var err error
 		if req.LifeMs, err = lifeFrom(expires); err != nil {
@@ -91,6 +96,9 @@ valid is printed on stderr.`,
 				{"token", m.GetSecret()}, {"address", m.GetAddress()}, {"fingerprint", m.GetFingerprint()}, {"about", objectOf(m.GetToken())},
 			})
 		}
+		if *forE2B {
+			return a.printE2B(m)
+		}
 		if _, err := fmt.Fprintln(a.Out, m.GetSecret()); err != nil {
 			return err
 		}
@@ -98,6 +106,28 @@ valid is printed on stderr.`,
 		return nil
 	}
 	return c
+}
+
+// printE2B prints a token as the variables that SDKs of E2B read. Some of them want an API key of hexadecimal digits.
+func (a *app) printE2B(m *carrelv1.CreateTokenResponse) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "export E2B_API_KEY=e2b_%x\n", m.GetSecret())
+	if m.GetE2BUrl() != "" {
+		fmt.Fprintf(&b, "export E2B_API_URL=%s\nexport E2B_SANDBOX_URL=%s\n", shellQuote([]string{m.GetE2BUrl()}),
+			shellQuote([]string{m.GetE2BUrl()}))
+	}
+	if m.GetE2BDomain() != "" {
+		fmt.Fprintf(&b, "export E2B_DOMAIN=%s\n", shellQuote([]string{m.GetE2BDomain()}))
+	}
+	if _, err := a.Out.Write([]byte(b.String())); err != nil {
+		return err
+	}
+	a.explainToken(m)
+	if m.GetE2BUrl() == "" {
+		_, _ = a.Err.WriteString("The daemon serves no programs of E2B: set \"e2b_listen\" in its configuration, as 127.0.0.1:7300, and " +
+			"start it again.\n")
+	}
+	return nil // the token is out
 }
 
 // explainToken says on stderr what a new token is for, and how to use it.

@@ -44,7 +44,10 @@ type Config struct {
 	// TLSKey are PEM files; without them the daemon makes its own.
 	Listen          string
 	TLSCert, TLSKey string
-	NamePrefix      string
+	// E2BListen is the host:port at which workspaces are served to programs of E2B, "" for none, and E2BDomain below which
+	// sandboxes have hosts there.
+	E2BListen, E2BDomain string
+	NamePrefix           string
 	// Limits apply to a workspace that requests none.
 	Limits workspace.Limits
 	// Allow is what workspaces may be made with, ChatAllow the same for the profile chat.

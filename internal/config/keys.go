@@ -59,6 +59,11 @@ var keys = []Key{
 		func(c *Config) *string { return &c.TLSCert }, optional(absolute(4096))),
 	text("tls_key", "", "PEM file of its key; absolute",
 		func(c *Config) *string { return &c.TLSKey }, optional(absolute(4096))),
+	text("e2b_listen", "", "where workspaces are served to programs that were written for E2B, host:port, as 127.0.0.1:7300; with TLS "+
+		"unless it is a loopback address; empty for nowhere", func(c *Config) *string { return &c.E2BListen }, hostPort),
+	text("e2b_domain", "", "domain below which sandboxes have hosts there, {port}-{id}.DOMAIN; empty for none",
+		func(c *Config) *string { return &c.E2BDomain }, pattern(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*)?$`,
+			"it must be a domain in lower case")),
 	{
 		Name: "name_prefix", Default: id.DefaultPrefix, Usage: "what derived workspace names begin with",
 		set: func(c *Config, v string) error {

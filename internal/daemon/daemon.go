@@ -29,6 +29,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/config"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/e2b"
 	"github.com/carrel-dev/carrel/internal/egress/keeper"
 	"github.com/carrel-dev/carrel/internal/egress/ways"
 	"github.com/carrel-dev/carrel/internal/egressapi"
@@ -333,10 +334,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 		return errors.Join(err, l.Close())
 	}
 	if err := secrets.readKeys(); err != nil {
-		if far != nil {
-			err = errors.Join(err, far.Close())
-		}
-		return errors.Join(err, l.Close())
+		return errors.Join(err, l.Close(), closeFar(far))
 	}
 	seen.states(g, audited)
 	opts := api.Options{
@@ -346,15 +344,31 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	if far != nil {
 		opts.Address, opts.Fingerprint, opts.Hosts = far.address, far.keys.Fingerprint(), far.keys.IsFor
 	}
+	e2bAt, err := listenE2B(ctx, cfg, far)
+	if err != nil {
+		return errors.Join(err, l.Close(), closeFar(far))
+	}
+	opts.E2BURL, opts.E2BDomain = e2bAt.url(), cfg.E2BDomain
 	surface := api.NewServer(g, opts)
 	near := surface.HTTPServer(peers.ConnContext)
-	servers, failed := []*http.Server{near}, make(chan error, 2)
+	servers, failed := []*http.Server{near}, make(chan error, 3)
 	go func() { failed <- near.Serve(authn.Fair(l)) }()
 	if far != nil {
 		server := surface.TLSServer(far.keys.Certificate)
 		servers = append(servers, server)
 		go func() { failed <- server.ServeTLS(api.Strangers(far), "", "") }()
 		log.Info("serving over TLS", "address", far.address, "fingerprint", opts.Fingerprint)
+	}
+	if e2bAt != nil {
+		o := e2b.Options{Gate: g, Door: surface, Tokens: tokens, Book: db, Domain: cfg.E2BDomain}
+		server, end, err := e2bAt.server(ctx, surface, o, db)
+		if err != nil {
+			return errors.Join(err, near.Close())
+		}
+		defer end()
+		servers = append(servers, server)
+		go func() { failed <- e2bAt.serve(server) }()
+		log.Info("serving programs of E2B", "url", e2bAt.url())
 	}
 	defer onHangup(hups, func() {
 		if _, _, _, err := g.ReloadPolicy(context.WithoutCancel(ctx), principal.Self()); err != nil {

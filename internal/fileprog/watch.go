@@ -226,6 +226,12 @@ var words = []struct {
 	{unix.IN_ATTRIB, "attributes"},
 }
 
+// isUnnamed reports whether the kernel calls a file so that was opened without a name (O_TMPFILE), as new content is.
+func isUnnamed(name string) bool {
+	digits, ok := strings.CutPrefix(name, "#")
+	return ok && digits != "" && strings.Trim(digits, "0123456789") == ""
+}
+
 // take notes the events of one read: see inotify(7) for their form.
 func (w *watcher) take(b []byte) error {
 	for len(b) >= unix.SizeofInotifyEvent {
@@ -250,7 +256,8 @@ func (w *watcher) take(b []byte) error {
 			}
 			continue
 		}
-		if name == "" || strings.HasPrefix(name, filetree.Part) {
+		if name == "" || strings.HasPrefix(name, filetree.Part) ||
+			mask&(unix.IN_MODIFY|unix.IN_CLOSE_WRITE|unix.IN_ATTRIB) != 0 && isUnnamed(name) {
 			continue
 		}
 		if err := w.happened(path.Join(at, name), mask); err != nil {

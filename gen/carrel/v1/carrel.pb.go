@@ -6116,8 +6116,11 @@ type CreateTokenResponse struct {
 	// The token itself.
 	Secret string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	// As in VersionResponse.
-	Address       string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
-	Fingerprint   string `protobuf:"bytes,4,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	Address     string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	Fingerprint string `protobuf:"bytes,4,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	// Where workspaces are served to programs of E2B, and the domain of sandboxes there; empty if they are not.
+	E2BUrl        string `protobuf:"bytes,5,opt,name=e2b_url,json=e2bUrl,proto3" json:"e2b_url,omitempty"`
+	E2BDomain     string `protobuf:"bytes,6,opt,name=e2b_domain,json=e2bDomain,proto3" json:"e2b_domain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6176,6 +6179,20 @@ func (x *CreateTokenResponse) GetAddress() string {
 func (x *CreateTokenResponse) GetFingerprint() string {
 	if x != nil {
 		return x.Fingerprint
+	}
+	return ""
+}
+
+func (x *CreateTokenResponse) GetE2BUrl() string {
+	if x != nil {
+		return x.E2BUrl
+	}
+	return ""
+}
+
+func (x *CreateTokenResponse) GetE2BDomain() string {
+	if x != nil {
+		return x.E2BDomain
 	}
 	return ""
 }
@@ -12395,12 +12412,15 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\bmax_uses\x18\x05 \x01(\x03R\amaxUses\x12\x12\n" +
 	"\x04rate\x18\x06 \x01(\x01R\x04rate\x12\x14\n" +
 	"\x05burst\x18\a \x01(\x05R\x05burst\x12\x14\n" +
-	"\x05owner\x18\b \x01(\tR\x05owner\"\x91\x01\n" +
+	"\x05owner\x18\b \x01(\tR\x05owner\"\xc9\x01\n" +
 	"\x13CreateTokenResponse\x12&\n" +
 	"\x05token\x18\x01 \x01(\v2\x10.carrel.v1.TokenR\x05token\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\tR\x06secret\x12\x18\n" +
 	"\aaddress\x18\x03 \x01(\tR\aaddress\x12 \n" +
-	"\vfingerprint\x18\x04 \x01(\tR\vfingerprint\"\x13\n" +
+	"\vfingerprint\x18\x04 \x01(\tR\vfingerprint\x12\x17\n" +
+	"\ae2b_url\x18\x05 \x01(\tR\x06e2bUrl\x12\x1d\n" +
+	"\n" +
+	"e2b_domain\x18\x06 \x01(\tR\te2bDomain\"\x13\n" +
 	"\x11ListTokensRequest\">\n" +
 	"\x12ListTokensResponse\x12(\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x10.carrel.v1.TokenR\x06tokens\"!\n" +

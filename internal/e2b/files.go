@@ -1,0 +1,236 @@
+package e2b
+
+import (
+	"cmp"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/fileapi"
+)
+
+const (
+	// stall is how long a client may take for the next piece of a file.
+	stall = time.Minute
+	// maxParts bounds the files of one upload.
+	maxParts = 1000
+)
+
+// health says that a sandbox runs, or can be started: another one is not served.
+func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// pathOf is the path in a query, absolute.
+func pathOf(r *http.Request, name string) (string, error) {
+	if u := r.URL.Query().Get("username"); !isUser(u) {
+		return "", wrong("there is no user %q in a workspace; leave it out, or say \"user\"", u)
+	}
+	if name = cmp.Or(r.URL.Query().Get("path"), name); name == "" {
+		return "", wrong("the path is missing")
+	}
+	return inside(name), nil
+}
+
+// sink sends a file, with its headers before the first byte.
+type sink struct {
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	begun bool
+	head  func()
+	to    io.Writer
+}
+
+func (k *sink) Write(p []byte) (int, error) {
+	if !k.begun {
+		k.begun = true
+		k.head()
+	}
+	if err := k.rc.SetWriteDeadline(time.Now().Add(stall)); err != nil {
+		return 0, err
+	}
+	return k.to.Write(p)
+}
+
+// download sends a file.
+func (s *Server) download(w http.ResponseWriter, r *http.Request) {
+	p, err := pathOf(r, "")
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	k := &sink{w: w, rc: http.NewResponseController(w), to: w}
+	k.head = func() {
+		w.Header().Set("Content-Type", "application/octet-stream")
+		w.Header().Set("Content-Disposition", mime.FormatMediaType("inline", map[string]string{"filename": path.Base(p)}))
+		w.Header().Set("X-Content-Type-Options", "nosniff") // a browser must not run what a workspace wrote
+		w.Header().Set("Content-Security-Policy", "sandbox")
+	}
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") && r.Header.Get("Range") == "" {
+		plain, z := k.head, gzip.NewWriter(w)
+		k.to, k.head = z, func() { w.Header().Set("Content-Encoding", "gzip"); plain() }
+		defer func() {
+			if k.begun {
+				_ = z.Close() // what is missing is seen by its length
+			}
+		}()
+	}
+	_, err = s.on(r.Context(), fileapi.Request{Op: fileapi.Read, Path: []byte(p)}, fileapi.Streams{Out: k})
+	switch {
+	case err != nil && k.begun:
+		panic(http.ErrAbortHandler) // the client sees that it is not whole
+	case err != nil:
+		fail(w, err)
+	case !k.begun:
+		k.begun = true
+		k.head()
+	}
+}
+
+// incoming is a body that a client sends at its pace.
+type incoming struct {
+	from io.Reader
+	ctx  context.Context
+	rc   *http.ResponseController
+
+	mu      sync.Mutex
+	reading bool
+	closed  bool
+}
+
+// Read implements io.Reader.
+func (in *incoming) Read(p []byte) (int, error) {
+	in.mu.Lock()
+	err := context.Cause(in.ctx)
+	if in.closed {
+		err = os.ErrClosed
+	}
+	if err == nil {
+		err = in.rc.SetReadDeadline(time.Now().Add(stall))
+	}
+	in.reading = err == nil
+	in.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	n, err := in.from.Read(p)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.reading = false; !in.closed {
+		// Without a body that is read, a deadline would end the connection.
+		err = cmp.Or(err, in.rc.SetReadDeadline(time.Time{}))
+	}
+	return n, err
+}
+
+// Close ends a Read that waits, and with it the connection.
+func (in *incoming) Close() error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.closed = true; in.reading {
+		return in.rc.SetReadDeadline(time.Unix(1, 0))
+	}
+	return nil
+}
+
+// written is a file that was written, as SDKs read it.
+type written struct {
+	Path string `json:"path"`
+	Name string `json:"name"`
+	Type string `json:"type"`
+}
+
+// upload writes the body, or each of its parts, to a file. What was there stays whole until the new content is.
+func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
+	done, err := s.receive(w, r)
+	switch {
+	case err == nil:
+		answer(w, http.StatusOK, done)
+	case errdefs.IsResourceExhausted(err):
+		w.Header().Set("Connection", "close")
+		failAs(w, http.StatusInsufficientStorage, err.Error())
+	default:
+		w.Header().Set("Connection", "close") // the rest of the body was not read
+		fail(w, err)
+	}
+}
+
+func (s *Server) receive(w http.ResponseWriter, r *http.Request) ([]written, error) {
+	rc := http.NewResponseController(w)
+	body := io.Reader(r.Body)
+	if r.Header.Get("Content-Encoding") == "gzip" {
+		z, err := gzip.NewReader(&incoming{from: r.Body, ctx: r.Context(), rc: rc})
+		if err != nil {
+			return nil, wrong("its body is not gzip: %w", err)
+		}
+		body = z
+	}
+	kind, args, err := mime.ParseMediaType(cmp.Or(r.Header.Get("Content-Type"), "application/octet-stream"))
+	if err != nil {
+		return nil, wrong("Content-Type: %w", err)
+	}
+	if kind != "multipart/form-data" {
+		one, err := s.write(r, rc, "", body)
+		return []written{one}, err
+	}
+	if args["boundary"] == "" {
+		return nil, wrong("Content-Type has no boundary")
+	}
+	var done []written
+	for parts := multipart.NewReader(&incoming{from: body, ctx: r.Context(), rc: rc}, args["boundary"]); ; {
+		part, err := parts.NextPart()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, wrong("the next part of its body cannot be read: %w", err)
+		}
+		name := fileName(part)
+		if name == "" {
+			continue // a field, not a file
+		}
+		if len(done) == maxParts {
+			return nil, wrong("it has more than %d files", maxParts)
+		}
+		one, err := s.write(r, rc, name, part)
+		if err != nil {
+			return nil, err
+		}
+		done = append(done, one)
+	}
+	if len(done) == 0 {
+		return nil, wrong("it has no file")
+	}
+	return done, nil
+}
+
+// write writes one file of an upload.
+func (s *Server) write(r *http.Request, rc *http.ResponseController, name string, body io.Reader) (written, error) {
+	p, err := pathOf(r, name)
+	if err != nil {
+		return written{}, err
+	}
+	_, err = s.on(r.Context(), fileapi.Request{Op: fileapi.Write, Path: []byte(p), Parents: true},
+		fileapi.Streams{In: &incoming{from: body, ctx: r.Context(), rc: rc}})
+	return written{p, path.Base(p), "file"}, err
+}
+
+// fileName is the path in the head of a part, "" if it is no file. Part.FileName would take its directories away.
+func fileName(p *multipart.Part) string {
+	_, args, err := mime.ParseMediaType(p.Header.Get("Content-Disposition"))
+	if err != nil {
+		return ""
+	}
+	return args["filename"]
+}

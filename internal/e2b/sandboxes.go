@@ -1,0 +1,515 @@
+package e2b
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+const (
+	// baseTemplate is the template of E2B that stands for no profile.
+	baseTemplate = "base"
+	// defaultTimeout is how long a sandbox lives whose client does not say.
+	defaultTimeout = 15 * time.Second
+	// maxTimeout is what an int64 of nanoseconds holds with room.
+	maxTimeout = 10 * 365 * 24 * time.Hour
+	// pageSize is how many sandboxes a list has, and maxPage how many it may have.
+	pageSize, maxPage = 100, 1000
+)
+
+// sandboxRoutes are the control plane. Both generations of paths mean the same.
+func (s *Server) sandboxRoutes() http.Handler {
+	m := http.NewServeMux()
+	both := func(method, path string, h func(http.ResponseWriter, *http.Request) error) {
+		served := func(w http.ResponseWriter, r *http.Request) {
+			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+			if err := h(w, r); err != nil {
+				fail(w, err)
+			}
+		}
+		m.HandleFunc(method+" "+path, served)
+		m.HandleFunc(method+" /v2"+path, served)
+	}
+	both("POST", "/sandboxes", s.create)
+	both("GET", "/sandboxes", s.list)
+	both("GET", "/sandboxes/metrics", s.allMetrics)
+	both("GET", "/sandboxes/{id}", s.get)
+	both("DELETE", "/sandboxes/{id}", s.kill)
+	both("POST", "/sandboxes/{id}/timeout", s.setTimeout)
+	both("POST", "/sandboxes/{id}/refreshes", s.refresh)
+	both("POST", "/sandboxes/{id}/pause", s.pause)
+	both("POST", "/sandboxes/{id}/resume", s.connect)
+	both("POST", "/sandboxes/{id}/connect", s.connect)
+	both("GET", "/sandboxes/{id}/metrics", s.metrics)
+	both("PUT", "/sandboxes/{id}/network", s.setNetwork)
+	later := func(what string) func(http.ResponseWriter, *http.Request) error {
+		return func(http.ResponseWriter, *http.Request) error { return notImplemented("%s", what) }
+	}
+	both("POST", "/sandboxes/{id}/fork", later("a workspace cannot be forked; \"carrel archive\" keeps one"))
+	both("POST", "/sandboxes/{id}/snapshots", later("a workspace has no snapshots; \"carrel archive\" keeps one"))
+	both("GET", "/sandboxes/{id}/logs", later("a workspace has no log; \"carrel audit show --workspace\" shows what was done in it"))
+	m.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		fail(w, notFound("%s %s is no request that is known here; see docs/compatibility.md", r.Method, r.URL.Path))
+	})
+	return m
+}
+
+// read reads a body of JSON. An empty one leaves v as it is.
+func read(r *http.Request, v any) error {
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		return wrong("its body cannot be read: %w", err)
+	}
+	if len(b) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return wrong("its body is not the JSON that is expected: %w", err)
+	}
+	return nil
+}
+
+// newSandbox is what Create takes. What is not here is passed over, as E2B does.
+type newSandbox struct {
+	Template string            `json:"templateID"`
+	Timeout  *int64            `json:"timeout"`
+	Metadata map[string]string `json:"metadata"`
+	Envs     map[string]string `json:"envVars"`
+	Internet *bool             `json:"allow_internet_access"`
+	Network  *network          `json:"network"`
+
+	AutoPause bool            `json:"autoPause"`
+	MCP       json.RawMessage `json:"mcp"`
+	IAM       json.RawMessage `json:"iam"`
+	Volumes   []any           `json:"volumeMounts"`
+}
+
+// network is what a sandbox may reach.
+type network struct {
+	AllowOut []string `json:"allowOut,omitempty"`
+	DenyOut  []string `json:"denyOut,omitempty"`
+}
+
+// all is a network of every address, as SDKs name it.
+var all = []string{"0.0.0.0/0", "::/0"}
+
+// reach are the rules of a workspace for n. Nothing is reached without one, so that to deny all says nothing new.
+func (n *network) reach() workspace.Reach {
+	if n == nil {
+		return workspace.Reach{}
+	}
+	deny := slices.DeleteFunc(slices.Clone(n.DenyOut), func(v string) bool { return slices.Contains(all, v) })
+	return workspace.Reach{Allow: n.AllowOut, Deny: deny}.Unique()
+}
+
+func (n *newSandbox) check() error {
+	given := func(m json.RawMessage) bool { return len(m) > 0 && string(m) != "null" }
+	switch {
+	case n.AutoPause:
+		return notImplemented("a workspace whose time is over goes; autoPause is not there")
+	case given(n.MCP):
+		return notImplemented("there is no gateway for MCP inside")
+	case given(n.IAM):
+		return notImplemented("there are no workload tokens")
+	case len(n.Volumes) > 0:
+		return notImplemented("there are no volumes")
+	}
+	return nil
+}
+
+func timeout(seconds *int64, otherwise time.Duration) (time.Duration, error) {
+	if seconds == nil {
+		return otherwise, nil
+	}
+	if *seconds < 1 || *seconds > int64(maxTimeout/time.Second) {
+		return 0, wrong("the timeout of %d seconds is not in 1 to %d", *seconds, int64(maxTimeout/time.Second))
+	}
+	return time.Duration(*seconds) * time.Second, nil
+}
+
+func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
+	var n newSandbox
+	if err := read(r, &n); err != nil {
+		return err
+	}
+	p := authn.FromContext(r.Context())
+	kept := row{Template: cmp.Or(n.Template, baseTemplate), Metadata: n.Metadata, Envs: n.Envs}
+	if p.Kind == principal.Token {
+		kept.Token = p.Grant.ID
+	}
+	life, err := timeout(n.Timeout, defaultTimeout)
+	if err = errors.Join(err, n.check(), kept.check()); err != nil {
+		return err
+	}
+	want := workspace.Wanted{TTL: life, Reach: n.Network.reach(), Request: r.Header.Get("Idempotency-Key")}
+	if kept.Template != baseTemplate {
+		want.Profile = kept.Template
+	}
+	if want.Request == "" {
+		want.Request = string(id.NewTrace())
+	}
+	// A repeated request means the same workspace, so its key follows from the request.
+	sum := sha256.Sum256([]byte(p.String() + "\x00" + want.Request))
+	if want.Key, err = id.ParseKey("e2b-" + hex.EncodeToString(sum[:10])); err != nil {
+		return err
+	}
+	made, _, err := s.Gate.Create(r.Context(), p, want)
+	if err != nil {
+		return err
+	}
+	if err := s.put(r.Context(), string(made.Name), kept); err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), time.Minute)
+		defer cancel()
+		_, undo := s.Gate.Destroy(ctx, p, string(made.Name), true, "")
+		return errors.Join(err, undo)
+	}
+	answer(w, http.StatusCreated, s.handle(r.Context(), made, kept))
+	return nil
+}
+
+// handle is what an SDK needs to use a sandbox.
+func (s *Server) handle(ctx context.Context, w workspace.Workspace, kept row) any {
+	h := struct {
+		Client   string  `json:"clientID"`
+		Envd     string  `json:"envdVersion"`
+		Sandbox  string  `json:"sandboxID"`
+		Template string  `json:"templateID"`
+		Access   string  `json:"envdAccessToken,omitempty"`
+		Domain   *string `json:"domain"`
+	}{clientID, EnvdVersion, string(w.Name), cmp.Or(kept.Template, w.Profile, baseTemplate), s.giveOut(ctx, string(w.Name)), nil}
+	if s.Domain != "" {
+		h.Domain = &s.Domain
+	}
+	return h
+}
+
+const clientID = "carrel"
+
+// sandbox is a workspace as the control plane shows it.
+type sandbox struct {
+	Client   string            `json:"clientID"`
+	Envd     string            `json:"envdVersion"`
+	Sandbox  string            `json:"sandboxID"`
+	Template string            `json:"templateID"`
+	Alias    string            `json:"alias,omitempty"`
+	CPUs     int               `json:"cpuCount"`
+	MemoryMB int64             `json:"memoryMB"`
+	DiskMB   int64             `json:"diskSizeMB"`
+	Started  time.Time         `json:"startedAt"`
+	Ends     time.Time         `json:"endAt"`
+	State    string            `json:"state"`
+	Metadata map[string]string `json:"metadata"`
+	Access   string            `json:"envdAccessToken,omitempty"`
+	Network  *network          `json:"network,omitempty"`
+	Internet *bool             `json:"allowInternetAccess,omitempty"`
+	Life     *lifecycle        `json:"lifecycle,omitempty"`
+}
+
+// lifecycle is what becomes of a sandbox whose time is over.
+type lifecycle struct {
+	AutoResume bool   `json:"autoResume"`
+	OnTimeout  string `json:"onTimeout"`
+}
+
+// never is when a workspace ends that lives for ever.
+var never = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// shown is a workspace as a sandbox. One that does not run and is not paused will be when it is used: it counts as paused.
+func shown(w workspace.Workspace, kept row) sandbox {
+	state := "paused"
+	if w.State == workspace.StateRunning {
+		state = "running"
+	}
+	ends := w.Expires
+	if ends.IsZero() {
+		ends = never
+	}
+	template := cmp.Or(kept.Template, w.Profile, baseTemplate)
+	metadata := kept.Metadata
+	if metadata == nil {
+		metadata = map[string]string{}
+	}
+	return sandbox{
+		Client: clientID, Envd: EnvdVersion, Sandbox: string(w.Name), Template: template, Alias: template, CPUs: runtime.NumCPU(),
+		MemoryMB: w.Limits.MemoryBytes >> 20, DiskMB: w.Limits.DiskBytes >> 20, Started: w.CreatedAt.UTC(), Ends: ends.UTC(), State: state,
+		Metadata: metadata,
+	}
+}
+
+// one returns the workspace that a path names. One that may not be reached, or is being made or destroyed, is not found.
+func (s *Server) one(r *http.Request) (workspace.Workspace, row, error) {
+	name := r.PathValue("id")
+	w, err := s.Gate.Get(r.Context(), authn.FromContext(r.Context()), name)
+	if errdefs.IsPermissionDenied(err) || err == nil && string(w.Name) != name {
+		err = notFound("there is no sandbox %q", name)
+	}
+	if err != nil {
+		return w, row{}, err
+	}
+	kept, err := s.row(r.Context(), name)
+	return w, kept, err
+}
+
+func (s *Server) get(w http.ResponseWriter, r *http.Request) error {
+	ws, kept, err := s.one(r)
+	if err != nil {
+		return err
+	}
+	x := shown(ws, kept)
+	x.Access = s.giveOut(r.Context(), x.Sandbox)
+	x.Life = &lifecycle{OnTimeout: "kill"}
+	reached := len(ws.Reach.Allow) > 0
+	x.Internet, x.Network = &reached, &network{AllowOut: ws.Reach.Allow, DenyOut: ws.Reach.Deny}
+	answer(w, http.StatusOK, x)
+	return nil
+}
+
+// filter is which sandboxes a list has.
+type filter struct {
+	metadata url.Values
+	states   []string
+	template string
+	after    time.Time
+}
+
+func filterFrom(q url.Values) (f filter, err error) {
+	if f.metadata, err = url.ParseQuery(q.Get("metadata")); err != nil {
+		return f, wrong("metadata is not a query: %w", err)
+	}
+	for _, v := range q["state"] {
+		f.states = append(f.states, strings.Split(v, ",")...)
+	}
+	f.template = q.Get("template")
+	if v := q.Get("startedAfter"); v != "" {
+		if f.after, err = time.Parse(time.RFC3339Nano, v); err != nil {
+			return f, wrong("startedAfter is no time: %w", err)
+		}
+	}
+	return f, nil
+}
+
+func (f filter) takes(x sandbox) bool {
+	for k, v := range f.metadata {
+		// SDKs quote names and values before they make a query of them.
+		name, err := url.PathUnescape(k)
+		value, verr := url.PathUnescape(v[0])
+		if got, ok := x.Metadata[name]; errors.Join(err, verr) != nil || !ok || got != value {
+			return false
+		}
+	}
+	return (len(f.states) == 0 || slices.Contains(f.states, x.State)) && (f.template == "" || f.template == x.Template) &&
+		(f.after.IsZero() || x.Started.After(f.after))
+}
+
+// list has the newest first, and a header with where the next page begins.
+func (s *Server) list(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	f, err := filterFrom(q)
+	if err != nil {
+		return err
+	}
+	limit := pageSize
+	if v := q.Get("limit"); v != "" {
+		if limit, err = strconv.Atoi(v); err != nil || limit < 1 || limit > maxPage {
+			return wrong("the limit %q is not in 1 to %d", v, maxPage)
+		}
+	}
+	found, err := s.Gate.List(r.Context(), authn.FromContext(r.Context()))
+	if err != nil {
+		return err
+	}
+	page := []sandbox{}
+	for _, ws := range found {
+		kept, err := s.row(r.Context(), string(ws.Name))
+		if err != nil {
+			return err
+		}
+		if x := shown(ws, kept); f.takes(x) {
+			page = append(page, x)
+		}
+	}
+	order := func(a, b sandbox) int {
+		return cmp.Or(b.Started.Compare(a.Started), strings.Compare(a.Sandbox, b.Sandbox))
+	}
+	if q.Get("order") == "asc" {
+		order = func(a, b sandbox) int {
+			return cmp.Or(a.Started.Compare(b.Started), strings.Compare(a.Sandbox, b.Sandbox))
+		}
+	}
+	slices.SortFunc(page, order)
+	if v := q.Get("nextToken"); v != "" {
+		last, err := pageEnd(v)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(page, func(x sandbox) bool { return order(last, x) < 0 })
+		if i < 0 {
+			i = len(page)
+		}
+		page = page[i:]
+	}
+	if len(page) > limit {
+		page = page[:limit]
+		last := page[limit-1]
+		w.Header().Set("X-Next-Token", hex.EncodeToString([]byte(last.Started.Format(time.RFC3339Nano)+" "+last.Sandbox)))
+	}
+	answer(w, http.StatusOK, page)
+	return nil
+}
+
+// pageEnd is the last sandbox of the page before.
+func pageEnd(next string) (sandbox, error) {
+	b, err := hex.DecodeString(next)
+	at, name, ok := strings.Cut(string(b), " ")
+	if err == nil && ok {
+		var t time.Time
+		if t, err = time.Parse(time.RFC3339Nano, at); err == nil {
+			return sandbox{Started: t, Sandbox: name}, nil
+		}
+	}
+	return sandbox{}, wrong("nextToken is not one that was given")
+}
+
+func (s *Server) kill(w http.ResponseWriter, r *http.Request) error {
+	ws, _, err := s.one(r)
+	if err != nil {
+		return err
+	}
+	if _, err := s.Gate.Destroy(r.Context(), authn.FromContext(r.Context()), string(ws.Name), true, ""); err != nil {
+		return err
+	}
+	s.forget(string(ws.Name))
+	answer(w, http.StatusNoContent, nil)
+	return nil
+}
+
+// lifeBody is what says how long a sandbox lives from now on.
+type lifeBody struct {
+	Timeout  *int64 `json:"timeout"`
+	Duration *int64 `json:"duration"`
+}
+
+func (s *Server) setTimeout(w http.ResponseWriter, r *http.Request) error {
+	var body lifeBody
+	if err := read(r, &body); err != nil {
+		return err
+	}
+	return s.prolong(w, r, body.Timeout)
+}
+
+func (s *Server) refresh(w http.ResponseWriter, r *http.Request) error {
+	var body lifeBody
+	if err := read(r, &body); err != nil {
+		return err
+	}
+	return s.prolong(w, r, body.Duration)
+}
+
+func (s *Server) prolong(w http.ResponseWriter, r *http.Request, seconds *int64) error {
+	ws, _, err := s.one(r)
+	if err != nil {
+		return err
+	}
+	life, err := timeout(seconds, defaultTimeout)
+	if err != nil {
+		return err
+	}
+	if _, err := s.Gate.Update(r.Context(), authn.FromContext(r.Context()), string(ws.Name), workspace.Change{TTL: life}); err != nil {
+		return err
+	}
+	answer(w, http.StatusNoContent, nil)
+	return nil
+}
+
+func (s *Server) pause(w http.ResponseWriter, r *http.Request) error {
+	ws, _, err := s.one(r)
+	if err != nil {
+		return err
+	}
+	if ws.State != workspace.StateRunning {
+		failAs(w, http.StatusConflict, "cannot pause "+string(ws.Name)+": it does not run")
+		return nil
+	}
+	if _, err := s.Gate.Pause(r.Context(), authn.FromContext(r.Context()), string(ws.Name)); err != nil {
+		return err
+	}
+	answer(w, http.StatusNoContent, nil)
+	return nil
+}
+
+// connect has a sandbox run, and lives at least so long from now on.
+func (s *Server) connect(w http.ResponseWriter, r *http.Request) error {
+	var body lifeBody
+	if err := read(r, &body); err != nil {
+		return err
+	}
+	life, err := timeout(body.Timeout, defaultTimeout)
+	if err != nil {
+		return err
+	}
+	ws, kept, err := s.one(r)
+	if err != nil {
+		return err
+	}
+	ctx, p, status := r.Context(), authn.FromContext(r.Context()), http.StatusOK
+	switch ws.State {
+	case workspace.StateRunning:
+	case workspace.StatePaused:
+		status = http.StatusCreated
+		_, err = s.Gate.Resume(ctx, p, string(ws.Name))
+	default:
+		status = http.StatusCreated
+		_, err = s.Gate.Start(ctx, p, string(ws.Name))
+	}
+	if err == nil && !ws.Expires.IsZero() && time.Now().Add(life).After(ws.Expires) {
+		_, err = s.Gate.Update(ctx, p, string(ws.Name), workspace.Change{TTL: life})
+	}
+	if err != nil {
+		return err
+	}
+	answer(w, status, s.handle(ctx, ws, kept))
+	return nil
+}
+
+// setNetwork replaces the rules of a sandbox.
+func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request) error {
+	var body network
+	if err := read(r, &body); err != nil {
+		return err
+	}
+	ws, _, err := s.one(r)
+	if err != nil {
+		return err
+	}
+	want := body.reach()
+	gone := func(have, want []string) []string {
+		return slices.DeleteFunc(slices.Clone(have), func(v string) bool { return slices.Contains(want, v) })
+	}
+	change := workspace.Change{Reach: workspace.ReachChange{
+		Allow: gone(want.Allow, ws.Reach.Allow), Deny: gone(want.Deny, ws.Reach.Deny),
+		Remove: slices.Concat(gone(ws.Reach.Allow, want.Allow), gone(ws.Reach.Deny, want.Deny)),
+	}}
+	if _, err := s.Gate.Update(r.Context(), authn.FromContext(r.Context()), string(ws.Name), change); err != nil {
+		return err
+	}
+	answer(w, http.StatusNoContent, nil)
+	return nil
+}
