@@ -448,7 +448,7 @@ func TestE2BSDKs(t *testing.T) {
 		t.Skip("CARREL_TEST_E2B names no directory with the SDKs (python3 -m venv DIR && DIR/bin/pip install e2b; npm --prefix DIR install e2b)")
 	}
 	c := e2bHost(t).e2b(t)
-	for _, x := range [][]string{{dir + "/bin/python", "testdata/e2b.py"}, {"node", "testdata/e2b.mjs"}} {
+	for _, x := range [][]string{{dir + "/bin/python", "testdata/e2b_sdk.py"}, {"node", "testdata/e2b_sdk.mjs"}} {
 		t.Run(filepath.Base(x[1]), func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), x[0], x[1:]...)
 			cmd.Env = append(append(os.Environ(), c.env...), "NODE_PATH="+dir+"/node_modules", "E2B_MODULES="+dir+"/node_modules")

@@ -1,0 +1,112 @@
+"""Every row of docs/compatibility.md that says "works" for the Python SDK of E2B, against a carrel that the environment names."""
+import time
+import urllib.request
+
+from e2b import CommandExitException, PtySize, Sandbox, SandboxQuery, TimeoutException
+from e2b.exceptions import NotFoundException, SandboxException
+
+
+def same(what, got, want):
+    if got != want:
+        raise SystemExit(f"{what}: {got!r}, want {want!r}")
+
+
+def fails(what, kind, f):
+    try:
+        got = f()
+    except kind as e:
+        return e
+    raise SystemExit(f"{what}: no error but {got!r}")
+
+
+sb = Sandbox.create(timeout=120, metadata={"k": "v 1", "ü": "&="}, envs={"FOO": "bar"})
+# commands
+r = sb.commands.run("echo hi $FOO $X; echo err >&2; pwd", envs={"X": "y"}, cwd="/tmp")
+same("run", (r.stdout, r.stderr, r.exit_code), ("hi bar y\n/tmp\n", "err\n", 0))
+seen = []
+sb.commands.run("echo a; sleep 0.2; echo b", on_stdout=seen.append)
+same("callbacks", "".join(seen), "a\nb\n")
+e = fails("exit", CommandExitException, lambda: sb.commands.run("exit 3"))
+same("exit code", e.exit_code, 3)
+fails("deadline", TimeoutException, lambda: sb.commands.run("sleep 60", timeout=1))
+same("ended at its deadline", sb.commands.run("pgrep -c -x sleep || true").stdout, "0\n")
+fails("another user", Exception, lambda: sb.commands.run("id", user="root"))
+h = sb.commands.run("cat", background=True, stdin=True)
+same("list", [p.pid for p in sb.commands.list()], [h.pid])
+sb.commands.send_stdin(h.pid, "line\n")
+sb.commands.close_stdin(h.pid)
+same("stdin", h.wait().stdout, "line\n")
+h = sb.commands.run("sleep 100", background=True)
+same("kill", (h.kill(), sb.commands.kill(99999)), (True, False))
+same("killed", fails("wait", CommandExitException, h.wait).exit_code, -1)
+h = sb.commands.run("while ! test -e go; do sleep 0.05; done; echo went", background=True)
+again = sb.commands.connect(h.pid)
+sb.files.write("go", "")
+same("connect", again.wait().stdout, "went\n")
+# files
+same("write", sb.files.write("a/b.txt", "hello").path, "/home/work/a/b.txt")
+same("read", sb.files.read("a/b.txt"), "hello")
+same("bytes", bytes(sb.files.read("a/b.txt", format="bytes")), b"hello")
+same("stream", b"".join(sb.files.read("a/b.txt", format="stream")), b"hello")
+blob = bytes(range(256)) * 4096
+sb.files.write("big", blob)
+same("a megabyte", bytes(sb.files.read("big", format="bytes")) == blob, True)
+same("several", [f.name for f in sb.files.write_files([{"path": "m/1", "data": "1"}, {"path": "m/2", "data": b"22"}])], ["1", "2"])
+same("list", [(e.name, e.type.value, e.size, e.permissions) for e in sb.files.list("a")], [("b.txt", "file", 5, "-rw-r--r--")])
+same("depth", sorted(e.path for e in sb.files.list("/home/work/m", depth=2)), ["/home/work/m/1", "/home/work/m/2"])
+same("exists", (sb.files.exists("a/b.txt"), sb.files.exists("nope")), (True, False))
+fails("no such file", NotFoundException, lambda: sb.files.read("nope"))
+same("make_dir", (sb.files.make_dir("d1/d2"), sb.files.make_dir("d1/d2")), (True, False))
+same("rename", sb.files.rename("a/b.txt", "c/d.txt").path, "/home/work/c/d.txt")
+sb.files.remove("c")
+same("removed", sb.files.exists("c"), False)
+w = sb.files.watch_dir("d1")
+sb.files.write("d1/seen.txt", "1")
+for _ in range(100):
+    events = [(e.name, e.type.value) for e in w.get_new_events()]
+    if events:
+        break
+    time.sleep(0.05)
+same("watch", ("seen.txt", "create") in events, True)
+w.stop()
+request = urllib.request.Request(sb.download_url("d1/seen.txt", use_signature_expiration=60), headers={"E2b-Sandbox-Id": sb.sandbox_id})
+same("signed URL", urllib.request.urlopen(request).read(), b"1")
+upload = urllib.request.Request(sb.upload_url("d1/up.txt", use_signature_expiration=60), data=b"up", method="POST",
+                                headers={"E2b-Sandbox-Id": sb.sandbox_id, "Content-Type": "application/octet-stream"})
+same("signed upload", (urllib.request.urlopen(upload).status, sb.files.read("d1/up.txt")), (200, "up"))
+# terminals
+out = bytearray()
+p = sb.pty.create(PtySize(rows=24, cols=80))
+sb.pty.resize(p.pid, PtySize(rows=30, cols=100))
+sb.pty.send_stdin(p.pid, b"stty size; exit 0\n")
+p.wait(on_pty=out.extend)
+same("terminal", b"30 100" in bytes(out), True)
+p = sb.pty.create(PtySize(rows=24, cols=80))
+same("kill of a terminal", p.kill(), True)
+# life
+found = Sandbox.list(query=SandboxQuery(metadata={"k": "v 1", "ü": "&="})).next_items()
+same("list of sandboxes", [x.sandbox_id for x in found], [sb.sandbox_id])
+same("info", (sb.get_info().metadata["k"], sb.get_info().state.value), ("v 1", "running"))
+before = sb.get_info().end_at
+sb.set_timeout(600)
+same("timeout", sb.get_info().end_at > before, True)
+same("metrics", sb.get_metrics()[0].mem_used > 0, True)
+same("pause", sb.pause(), True)
+same("paused", (sb.get_info().state.value, sb.is_running()), ("paused", False))
+sb = Sandbox.connect(sb.sandbox_id)
+same("resumed", sb.commands.run("echo back").stdout, "back\n")
+net = Sandbox.create(timeout=60, network={"allow_out": ["one.example", "two.example"]})
+same("network", sorted(net.get_info().network["allow_out"]), ["one.example", "two.example"])
+net.update_network({"allow_out": ["two.example", "three.example"]})
+same("another network", sorted(net.get_info().network["allow_out"]), ["three.example", "two.example"])
+net.kill()
+fails("a snapshot", SandboxException, lambda: sb.create_snapshot())
+others = [Sandbox.create(timeout=60, metadata={"page": "x"}) for _ in range(3)]
+pages = Sandbox.list(query=SandboxQuery(metadata={"page": "x"}), limit=2)
+same("pages", (len(pages.next_items()), pages.has_next, len(pages.next_items()), pages.has_next), (2, True, 1, False))
+for x in others:
+    same("kill", x.kill(), True)
+same("kill", (sb.kill(), sb.kill(), sb.is_running()), (True, False, False))
+fails("one that is gone", SandboxException, lambda: sb.commands.run("true"))
+fails("a wrong key", Exception, lambda: Sandbox.create(api_key="e2b_00"))
+print("all rows hold")
