@@ -7,6 +7,8 @@ import (
 	"os"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/carrel-dev/carrel/internal/fileapi"
 	"github.com/carrel-dev/carrel/internal/fileprog"
 )
@@ -100,6 +102,19 @@ func TestWatch(t *testing.T) {
 	v.until("create", "moved/er/file")
 	must(t, os.Remove(x.home+"/moved/er/file"))
 	v.until("remove", "moved/er/file")
+	// New content has no name until it is whole.
+	f, err := os.OpenFile(x.home+"/moved", unix.O_TMPFILE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Skip("the file system has no files without a name: ", err)
+	}
+	defer f.Close()
+	_, err = f.WriteString("new")
+	must(t, err)
+	must(t, f.Chmod(0o644))
+	must(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", f.Fd()), unix.AT_FDCWD, x.home+"/moved/named", unix.AT_SYMLINK_FOLLOW))
+	if e := v.next(); e.What != "create" || string(e.Path) != "moved/named" {
+		t.Errorf("%+v", e)
+	}
 	v.end()
 }
 
