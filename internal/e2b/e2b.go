@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
@@ -46,7 +47,7 @@ type Tokens interface {
 	Missing(ctx context.Context) error
 }
 
-// Options are what a Server needs. All are required but Domain.
+// Options are what a Server needs. All are required but Domain and Slow.
 type Options struct {
 	Gate   api.Gate
 	Door   Door
@@ -57,6 +58,8 @@ type Options struct {
 	Key []byte
 	// Domain is under which sandboxes have hosts, {port}-{id}.{domain}; "" is none, then headers say which is meant.
 	Domain string
+	// Slow is how long a client may take for the next piece of output, and a command to read what it is sent; 0 is 30 seconds.
+	Slow time.Duration
 }
 
 // Server is an http.Handler. Close it when it is no longer used.
@@ -77,6 +80,9 @@ type Server struct {
 
 // New returns a Server.
 func New(o Options) *Server {
+	if o.Slow == 0 {
+		o.Slow = defaultSlow
+	}
 	s := &Server{Options: o}
 	s.control = s.sandboxRoutes()
 	data := http.NewServeMux()

@@ -157,6 +157,8 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err == nil:
 		answer(w, http.StatusOK, done)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		fail(w, wrong("its body ended before it was whole"))
 	case errdefs.IsResourceExhausted(err):
 		w.Header().Set("Connection", "close")
 		failAs(w, http.StatusInsufficientStorage, err.Error())

@@ -175,7 +175,9 @@ func (s processes) start(ctx context.Context, m *process.StartRequest, e execapi
 	if pid == 0 {
 		pid = uint32(x.proc.PID())
 	}
-	c = &command{sandbox: sandboxOf(ctx), cmd: x.cmd, config: conf, tag: m.Tag, pid: pid, pty: m.GetPty() != nil, proc: x.proc}
+	c = &command{sandbox: sandboxOf(ctx), cmd: x.cmd, config: conf, tag: m.Tag, pid: pid, pty: m.GetPty() != nil, proc: x.proc,
+		slow: s.Slow,
+	}
 	if err = c.assign(x.proc.Files(), m.GetStdin()); err == nil {
 		f, err = s.running.add(c)
 	}
@@ -220,7 +222,7 @@ func follow(ctx context.Context, c *command, f *follower, send func(*process.Pro
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-f.gone:
-			return fmt.Errorf("cannot go on with %s: this client took more than %v to read; it runs on, connect to it again: %w", c.cmd, slow,
+			return fmt.Errorf("cannot go on with %s: this client took more than %v to read; it runs on, connect to it again: %w", c.cmd, c.slow,
 				errdefs.ErrUnavailable)
 		case <-alive.C:
 			if err := send(&process.ProcessEvent{Event: &process.ProcessEvent_Keepalive{Keepalive: &process.ProcessEvent_KeepAlive{}}}); err != nil {

@@ -20,15 +20,12 @@ import (
 const (
 	// maxRunning is how many commands of one sandbox are followed at once, maxFollowers how many clients one of them.
 	maxRunning, maxFollowers = 256, 16
-	// behind is how many pieces a client may be behind, and slow how long one that is so may take for the next: then it is
-	// let go, and the command goes on.
-	behind = 16
-	slow   = 30 * time.Second
-	piece  = 32 << 10
+	// behind is how many pieces a client may be behind. One that takes too long for the next is let go, and the command goes on.
+	behind      = 16
+	defaultSlow = 30 * time.Second
+	piece       = 32 << 10
 	// drain is how long after the end of a command its output may stay silent and open.
 	drain = 2 * time.Second
-	// inputWithin is how long a command may take to read what it is sent.
-	inputWithin = 30 * time.Second
 )
 
 // running are the commands that clients have started, by sandbox. They outlive their clients, not the daemon.
@@ -48,6 +45,7 @@ type command struct {
 	pid     uint32
 	pty     bool
 	proc    runtime.Process
+	slow    time.Duration
 	// stdin is nil if there is none; out has the output of a terminal alone, or stdout and stderr.
 	input sync.Mutex
 	stdin *os.File
@@ -170,7 +168,7 @@ func (c *command) tell(e event) {
 			continue
 		default:
 		}
-		t := time.NewTimer(slow)
+		t := time.NewTimer(c.slow)
 		select {
 		case f.events <- e:
 		case <-f.gone:
@@ -245,12 +243,12 @@ func (c *command) send(b []byte) error {
 	if c.stdin == nil {
 		return errNoInput
 	}
-	if err := c.stdin.SetWriteDeadline(time.Now().Add(inputWithin)); err != nil {
+	if err := c.stdin.SetWriteDeadline(time.Now().Add(c.slow)); err != nil {
 		return err
 	}
 	_, err := c.stdin.Write(b)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("cannot send it input: it has read none for %v: %w", inputWithin, errdefs.ErrUnavailable)
+		return fmt.Errorf("cannot send it input: it has read none for %v: %w", c.slow, errdefs.ErrUnavailable)
 	}
 	return err
 }
