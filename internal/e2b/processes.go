@@ -175,7 +175,8 @@ func (s processes) start(ctx context.Context, m *process.StartRequest, e execapi
 	if pid == 0 {
 		pid = uint32(x.proc.PID())
 	}
-	c = &command{sandbox: sandboxOf(ctx), cmd: x.cmd, config: conf, tag: m.Tag, pid: pid, pty: m.GetPty() != nil, proc: x.proc,
+	c = &command{
+		sandbox: sandboxOf(ctx), cmd: x.cmd, config: conf, tag: m.Tag, pid: pid, pty: m.GetPty() != nil, proc: x.proc,
 		slow: s.Slow,
 	}
 	if err = c.assign(x.proc.Files(), m.GetStdin()); err == nil {
