@@ -39,7 +39,7 @@ func (a *app) shellCommand() *cobra.Command {
 	var x shellFlags
 	c := &cobra.Command{
 		Use:   "shell [flags] WORKSPACE [-- COMMAND [ARG...]]",
-		Short: "Open or re-join a terminal of a workspace that lives on when you leave it",
+		Short: "Open or join a terminal that lives on when you leave it",
 		Long: `Open a session in a workspace, or join the one that is open: a terminal with a name
 that goes on when you leave it, and that several people can be on at once. It runs a
 login shell in the home, or COMMAND. What it shows is kept, and drawn for everybody who

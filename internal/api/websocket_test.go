@@ -1,0 +1,287 @@
+package api_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/carrel-dev/carrel/internal/api"
+	"github.com/carrel-dev/carrel/internal/api/apitest"
+	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/principal"
+)
+
+// sessionGate has one session, "main" of "demo", which writes back what is typed, and "end" ends it.
+type sessionGate struct {
+	*apitest.Gate
+
+	resized chan execapi.ResizeParams
+	joined  chan execapi.OutputParams
+}
+
+func (g *sessionGate) ListCommands(_ context.Context, _ principal.Principal, ref string) ([]execapi.Command, error) {
+	if ref != "demo/a" {
+		return nil, errors.New("another workspace")
+	}
+	return []execapi.Command{{ID: ranID, Session: "main", Detached: true, TTY: true}}, nil
+}
+
+func (g *sessionGate) Resize(_ context.Context, _ principal.Principal, _ string, r execapi.ResizeParams) error {
+	g.resized <- r
+	return nil
+}
+
+func (g *sessionGate) Output(_ context.Context, _ principal.Principal, _ string, o execapi.OutputParams, attach bool,
+) (execapi.OutputResult, []*os.File, error) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return execapi.OutputResult{}, nil, err
+	}
+	near := os.NewFile(uintptr(fds[1]), "near")
+	o.Follow = attach
+	g.joined <- o
+	go func() {
+		defer near.Close()
+		_, _ = io.WriteString(near, "drawn\xff")
+		b := make([]byte, 1<<10)
+		for {
+			n, err := near.Read(b)
+			if err != nil || string(b[:n]) == "end" {
+				return
+			}
+			_, _ = near.Write(b[:n])
+		}
+	}()
+	return execapi.OutputResult{TTY: true, Client: 3}, []*os.File{os.NewFile(uintptr(fds[0]), "far")}, nil
+}
+
+// served is an API with a session over TLS, and a token for it.
+func servedSession(t *testing.T) (g *sessionGate, addr, secret string, hc *http.Client) {
+	t.Helper()
+	g = &sessionGate{Gate: &apitest.Gate{}, resized: make(chan execapi.ResizeParams, 10), joined: make(chan execapi.OutputParams, 100)}
+	addr, _, _ = apitest.ServeTLS(t, g, api.Options{Tokens: authn.NewTokens(g)})
+	secret = g.Issue(t, alice, principal.Wanted{Roles: principal.Operator}).Reveal()
+	hc = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // a test's own key
+	t.Cleanup(hc.CloseIdleConnections)
+	return g, addr, secret, hc
+}
+
+const mainOfDemo = "/v1/terminals/demo%2Fa/main"
+
+func dialTerminal(t *testing.T, hc *http.Client, url string, h http.Header, protocols ...string) (*websocket.Conn, *http.Response, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	ws, res, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: hc, HTTPHeader: h, Subprotocols: protocols})
+	if err == nil {
+		t.Cleanup(func() { _ = ws.CloseNow() })
+	}
+	return ws, res, err
+}
+
+func receive(t *testing.T, ws *websocket.Conn, want string) {
+	t.Helper()
+	kind, b, err := ws.Read(t.Context())
+	if err != nil || kind != websocket.MessageBinary || string(b) != want {
+		t.Fatalf("%v %q, %v; want %q", kind, b, err, want)
+	}
+}
+
+// A terminal over a WebSocket: binary down, text up, sizes, and the end.
+func TestTerminalOverWebSocket(t *testing.T) {
+	g, addr, secret, hc := servedSession(t)
+	for _, by := range []string{"header", "subprotocol"} {
+		h, protocols := http.Header{}, []string{"carrel.terminal.v1"}
+		if by == "header" {
+			h.Set("Authorization", "Bearer "+secret)
+		} else {
+			protocols = append(protocols, "carrel.token."+secret)
+			h.Set("Origin", "https://"+addr)
+		}
+		ws, res, err := dialTerminal(t, hc, "https://"+addr+mainOfDemo+"?rows=30&cols=90", h, protocols...)
+		if err != nil {
+			t.Fatalf("by %s: %v", by, err)
+		}
+		if p := ws.Subprotocol(); p != "carrel.terminal.v1" || strings.Contains(strings.Join(res.Header.Values("Sec-Websocket-Protocol"), ""), secret) {
+			t.Errorf("by %s: the server chose %q", by, p)
+		}
+		if o := <-g.joined; !o.Join || o.Rows != 30 || o.Cols != 90 || !o.Follow || o.ID != ranID {
+			t.Errorf("%+v", o)
+		}
+		receive(t, ws, "drawn\xff")
+		for _, up := range []string{"ls\r", `{"type":"other"}`, "{"} {
+			if err := ws.Write(t.Context(), websocket.MessageText, []byte(up)); err != nil {
+				t.Fatal(err)
+			}
+			receive(t, ws, up)
+		}
+		size := `{"type":"resize","cols":100,"rows":40}`
+		if err := ws.Write(t.Context(), websocket.MessageText, []byte(size)); err != nil {
+			t.Fatal(err)
+		}
+		if r := <-g.resized; r != (execapi.ResizeParams{ID: ranID, Rows: 40, Cols: 100, Client: 3}) {
+			t.Errorf("%+v", r)
+		}
+		if err := ws.Write(t.Context(), websocket.MessageBinary, []byte(size)); err != nil {
+			t.Fatal(err)
+		}
+		receive(t, ws, size) // it is typed
+		if err := ws.Write(t.Context(), websocket.MessageText, []byte("end")); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := ws.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusNormalClosure {
+			t.Errorf("at the end: %v", err)
+		}
+	}
+}
+
+// Who may not is refused before anything is joined, and a message that is not allowed ends the client alone.
+func TestTerminalsThatAreRefused(t *testing.T) {
+	g, addr, secret, hc := servedSession(t)
+	url := "https://" + addr
+	bearer := func(with ...string) http.Header {
+		h := http.Header{"Authorization": {"Bearer " + secret}}
+		for i := 0; i < len(with); i += 2 {
+			h.Set(with[i], with[i+1])
+		}
+		return h
+	}
+	look := g.Issue(t, alice, principal.Wanted{Roles: principal.Operator}).Reveal()
+	for _, c := range []struct {
+		name, url string
+		h         http.Header
+		status    int
+	}{
+		{"no token", url + mainOfDemo, nil, http.StatusUnauthorized},
+		{"another page", url + mainOfDemo, bearer("Origin", "https://evil.example"), http.StatusForbidden},
+		{"a page without TLS", url + mainOfDemo, bearer("Origin", "http://"+addr), http.StatusForbidden},
+		{"a page of another port", url + mainOfDemo, bearer("Origin", "https://127.0.0.1:1"), http.StatusForbidden},
+		{"no origin but a browser's", url + mainOfDemo, bearer("Sec-Fetch-Site", "cross-site"), http.StatusForbidden},
+		{"a token in the address", url + mainOfDemo + "?token=" + look, nil, http.StatusUnauthorized},
+		{"a parameter that is none", url + mainOfDemo + "?token=x", bearer(), http.StatusBadRequest},
+		{"a bad size", url + mainOfDemo + "?rows=-1", bearer(), http.StatusBadRequest},
+		{"two sizes", url + mainOfDemo + "?rows=1&rows=2", bearer(), http.StatusBadRequest},
+		{"no session", url + "/v1/terminals/demo%2Fa", bearer(), http.StatusBadRequest},
+		{"another session", url + "/v1/terminals/demo%2Fa/other", bearer(), http.StatusNotFound},
+		{"a path", url + "/v1/terminals/demo%2Fa/../x", bearer(), http.StatusBadRequest},
+		{"opened and looked at", url + mainOfDemo + "?open=1&read_only=1", bearer(), http.StatusBadRequest},
+	} {
+		ws, res, err := dialTerminal(t, hc, c.url, c.h)
+		if err == nil {
+			_ = ws.CloseNow()
+			t.Errorf("%s: it was let in", c.name)
+			continue
+		}
+		if res == nil || res.StatusCode != c.status {
+			t.Errorf("%s: %v, want %d", c.name, err, c.status)
+		}
+		time.Sleep(250 * time.Millisecond) // the pace is tried apart
+	}
+	if len(g.joined) > 0 {
+		t.Errorf("%d were joined", len(g.joined))
+	}
+	for name, c := range map[string]struct {
+		query string
+		send  string
+		code  websocket.StatusCode
+	}{
+		"typing read-only": {"?read_only=true", "ls\r", websocket.StatusPolicyViolation},
+		"too much":         {"", strings.Repeat("x", 64<<10+1), websocket.StatusMessageTooBig},
+		"a bad size":       {"", `{"type":"resize","cols":70000,"rows":1}`, websocket.StatusPolicyViolation},
+	} {
+		ws, _, err := dialTerminal(t, hc, url+mainOfDemo+c.query, bearer())
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		if o := <-g.joined; o.Follow == (name == "typing read-only") {
+			t.Errorf("%s: joined with %+v", name, o)
+		}
+		receive(t, ws, "drawn\xff")
+		if err := ws.Write(t.Context(), websocket.MessageText, []byte(c.send)); err != nil {
+			t.Fatal(name, err)
+		}
+		if _, _, err := ws.Read(t.Context()); websocket.CloseStatus(err) != c.code {
+			t.Errorf("%s: %v", name, err)
+		}
+		time.Sleep(250 * time.Millisecond)
+	}
+	plain, err := hc.Do(must(http.NewRequestWithContext(t.Context(), http.MethodGet, url+mainOfDemo, http.NoBody)))
+	if err == nil {
+		_ = plain.Body.Close()
+	}
+	if err != nil || plain.StatusCode != http.StatusUnauthorized {
+		t.Errorf("without an upgrade: %v, %v", plain, err)
+	}
+}
+
+func must(r *http.Request, err error) *http.Request {
+	if err != nil {
+		panic(err)
+	}
+	return r
+}
+
+// An owner opens a few a second, and another one is not affected.
+func TestTerminalsArePaced(t *testing.T) {
+	g, addr, secret, hc := servedSession(t)
+	bob := principal.Principal{Kind: principal.User, UID: 1001, GID: 1001}
+	other := g.Issue(t, bob, principal.Wanted{Roles: principal.Operator}).Reveal()
+	try := func(secret string) int {
+		ws, res, err := dialTerminal(t, hc, "https://"+addr+mainOfDemo, http.Header{"Authorization": {"Bearer " + secret}})
+		if err == nil {
+			_ = ws.CloseNow()
+			<-g.joined
+		}
+		return res.StatusCode
+	}
+	refused := 0
+	for range 12 {
+		if try(secret) == http.StatusTooManyRequests {
+			refused++
+		}
+	}
+	if refused == 0 || refused > 7 {
+		t.Errorf("%d of 12 were refused", refused)
+	}
+	if code := try(other); code != http.StatusSwitchingProtocols {
+		t.Errorf("another owner: %d", code)
+	}
+}
+
+// A token that is revoked ends its terminals, a client that vanishes ends its own, and no connection is counted that has gone.
+func TestTerminalsEnd(t *testing.T) {
+	g := &sessionGate{Gate: &apitest.Gate{}, resized: make(chan execapi.ResizeParams, 10), joined: make(chan execapi.OutputParams, 100)}
+	socket, s := apitest.Serve(t, g, &alice, api.Options{})
+	hc := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	t.Cleanup(hc.CloseIdleConnections)
+	for range 4 {
+		ws, _, err := dialTerminal(t, hc, "http://carrel"+mainOfDemo, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		receive(t, ws, "drawn\xff")
+		_ = ws.CloseNow()
+	}
+	for end := time.Now().Add(10 * time.Second); s.Connections() > 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d connections are counted", s.Connections())
+		}
+	}
+	if _, res, err := dialTerminal(t, hc, "http://carrel"+mainOfDemo, http.Header{"Origin": {"http://carrel"}}); err == nil ||
+		res.StatusCode != http.StatusForbidden {
+		t.Errorf("a page on the Unix socket: %v", err)
+	}
+}
