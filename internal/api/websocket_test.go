@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -283,5 +284,39 @@ func TestTerminalsEnd(t *testing.T) {
 	if _, res, err := dialTerminal(t, hc, "http://carrel"+mainOfDemo, http.Header{"Origin": {"http://carrel"}}); err == nil ||
 		res.StatusCode != http.StatusForbidden {
 		t.Errorf("a page on the Unix socket: %v", err)
+	}
+}
+
+// A client written by others: that of node, which is a browser's and can send no header.
+func TestTerminalWithNode(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("skipped: node, whose WebSocket this tries, is not here")
+	}
+	g, addr, secret, _ := servedSession(t)
+	const script = `
+const ws = new WebSocket(process.argv[1], ["carrel.terminal.v1", "carrel.token." + process.env.SECRET]);
+ws.binaryType = "arraybuffer";
+let got = "";
+ws.onopen = () => { ws.send(JSON.stringify({type: "resize", cols: 100, rows: 40})); ws.send("typed é"); };
+ws.onmessage = (m) => {
+  got += typeof m.data === "string" ? "text" : Buffer.from(m.data).toString("latin1");
+  if (got.endsWith("typed \xc3\xa9")) ws.send(new TextEncoder().encode("end"));
+};
+ws.onerror = (e) => { console.log("error", e.message); process.exit(3); };
+ws.onclose = (e) => console.log(ws.protocol, e.code, e.reason, JSON.stringify(got));
+`
+	c := exec.CommandContext(t.Context(), node, "--experimental-websocket", "--no-warnings", "-e", script, "wss://"+addr+mainOfDemo+"?rows=24&cols=80")
+	c.Env = append(os.Environ(), "SECRET="+secret, "NODE_TLS_REJECT_UNAUTHORIZED=0")
+	out, err := c.CombinedOutput()
+	if strings.Contains(string(out), "bad option") || strings.Contains(string(out), "WebSocket is not defined") {
+		t.Skip("skipped: this node has no WebSocket: ", string(out))
+	}
+	want := `carrel.terminal.v1 1000 the session has ended "drawnÿtyped Ã©"`
+	if err != nil || strings.TrimSpace(string(out)) != want {
+		t.Fatalf("%q, %v; want %q", out, err, want)
+	}
+	if o, r := <-g.joined, <-g.resized; o.Rows != 24 || r.Cols != 100 {
+		t.Errorf("%+v, %+v", o, r)
 	}
 }

@@ -135,11 +135,11 @@ func TestSession(t *testing.T) {
 		looks.types("never\n")
 		two.types("after\n")
 		looks.shows("got after")
-		if s := <-two.s; strings.Contains(s.String(), "never") {
+		s := <-two.s
+		if strings.Contains(s.String(), "never") {
 			t.Errorf("what a client typed that only looks on arrived:\n%s", s)
-		} else {
-			two.s <- s
 		}
+		two.s <- s
 		if l := c.listed(n); l.Session != "main" || l.Clients != 2 || l.Rows != 10 || l.Cols != 40 {
 			t.Errorf("%+v", l)
 		}

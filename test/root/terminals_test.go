@@ -1,8 +1,13 @@
 package root_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/carrel-dev/carrel/test/ptytest"
@@ -96,5 +101,139 @@ func TestTerminalsAreJoined(t *testing.T) {
 	h.recorded(t, 0, `"command.logs"`)
 	if r := h.try(nil, "", "audit", "verify"); r.code != 0 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// openSession opens a session over the API and returns the status and what was answered.
+func openSession(t *testing.T, c *http.Client, workspace, session string, rows, cols int, argv ...string) (int, string) {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{
+		"workspace": workspace, "session": session, "command": map[string]any{"argv": argv, "source": "user"},
+		"terminal": map[string]int{"rows": rows, "cols": cols},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://carrel/carrel.v1.CommandService/Detach", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(text)
+}
+
+// 500 terminals of one workspace: as many as there may be are opened, the others are refused with the reason, each is in the
+// record, and neither the workspace nor another one is the worse for it.
+func TestTerminalsOfOneWorkspaceAreBounded(t *testing.T) {
+	d, other := shared.desk(t), shared.desk(t)
+	c := shared.client(t, 0)
+	mark := shared.mark(t)
+	opened := 0
+	for i := range 500 {
+		code, text := openSession(t, c, d.Key, fmt.Sprintf("s%d", i), 24, 80, "sleep", "600")
+		switch {
+		case code == http.StatusOK:
+			opened++
+		case !strings.Contains(text, "resource_exhausted") || !strings.Contains(text, "carrel shell --kill"):
+			t.Fatalf("%d: %d %s", i, code, text)
+		}
+		if i%100 == 99 {
+			other.well(t)
+		}
+	}
+	if opened != 32 || len(shared.sessions(t, d.Key)) != 32 {
+		t.Errorf("%d were opened", opened)
+	}
+	shared.settled(t)
+	ends := map[string]int{}
+	for _, r := range shared.since(t, mark) {
+		if strings.Contains(r.raw, `"session":"s`) || r.Type == "outcome" {
+			ends[r.Type]++
+		}
+	}
+	if ends["intent"] < 500 || ends["outcome"] < 500 {
+		t.Errorf("in the record are %v", ends)
+	}
+	d.well(t)
+	if r := shared.try(nil, "", "shell", "--kill", "--session", "s7", d.Key); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	until(t, "the end of one", func() bool { return len(shared.sessions(t, d.Key)) == 31 })
+	if code, text := openSession(t, c, d.Key, "again", 24, 80, "sleep", "600"); code != http.StatusOK {
+		t.Errorf("in its place: %d %s", code, text)
+	}
+}
+
+// Programs that have large screens drawn as fast as they can harm neither their workspace nor another, and a person who
+// looks at them is sent nothing that a terminal obeys beyond drawing.
+func TestTerminalsOfBombs(t *testing.T) {
+	d, other := shared.desk(t), shared.desk(t)
+	c := shared.client(t, 0)
+	for i, bomb := range []string{
+		`while :; do printf '\033[2J\033c\033[99999S\033[99999b'; done`,
+		`yes "$(printf '\033[31m%0500d' 7)"`,
+		`cat /dev/urandom`,
+		`while :; do printf '\033[6n\033[c\033[5n\033[>c'; done`,
+		`while :; do printf '\033]52;c;%05000d' 1; done`,
+		`printf 'e'; while :; do printf '\314\201'; done`,
+	} {
+		if code, text := openSession(t, c, d.Key, fmt.Sprintf("bomb%d", i), 150, 450, "sh", "-c", bomb); code != http.StatusOK {
+			t.Fatalf("%d %s", code, text)
+		}
+	}
+	looks := make([]*ptytest.Terminal, 6)
+	for i := range looks {
+		looks[i] = shared.shell(t, 50, 160, "--read-only", "--session", fmt.Sprintf("bomb%d", i), d.Key)
+		looks[i].Expect("\x1b[?1049h")
+	}
+	for range 5 {
+		d.well(t)
+		other.well(t)
+	}
+	for i := range looks {
+		looks[i].Type("q")
+		if code := looks[i].Wait(); code != 0 {
+			t.Errorf("%d: %d", i, code)
+		}
+		for _, bad := range []string{"\x1b]52", "\x1bc", "\x1b[6n", "\x1b[c", "\x1bP"} {
+			if strings.Contains(looks[i].Screen(), bad) {
+				t.Errorf("%d: its terminal was sent %q", i, bad)
+			}
+		}
+		if r := shared.try(nil, "", "shell", "--kill", "--session", fmt.Sprintf("bomb%d", i), d.Key); r.code != 0 {
+			t.Errorf("%d: %+v", i, r)
+		}
+	}
+	until(t, "the end of all", func() bool { return len(shared.sessions(t, d.Key)) == 0 })
+	d.well(t)
+}
+
+// A session belongs to its workspace: another user of the host neither joins it nor learns of it.
+func TestTerminalsOfAnotherUser(t *testing.T) {
+	d := shared.desk(t)
+	c := shared.client(t, 0)
+	if code, text := openSession(t, c, d.Key, "main", 24, 80, "cat"); code != http.StatusOK {
+		t.Fatalf("%d %s", code, text)
+	}
+	stranger := &syscall.Credential{Uid: 65533, Gid: 65533}
+	for _, args := range [][]string{{"--read-only", d.Key}, {"--ls", d.Key}, {"--kill", d.Key}} {
+		if r := shared.try(stranger, "", append([]string{"shell"}, args...)...); r.code == 0 || strings.Contains(r.err+r.out, "main\n") {
+			t.Errorf("%v: %+v", args, r)
+		}
+	}
+	if r := shared.try(nil, "", "shell", "--read-only", "--session", "none", d.Key); r.code == 0 || !strings.Contains(r.err, "no such session") {
+		t.Errorf("%+v", r)
+	}
+	if n := len(shared.sessions(t, d.Key)); n != 1 {
+		t.Errorf("%d sessions", n)
 	}
 }
