@@ -3,8 +3,12 @@ package screen_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/carrel-dev/carrel/internal/screen"
 )
@@ -15,52 +19,115 @@ func write(s *screen.Screen, text string) {
 	}
 }
 
+// outputs are what programs write, and what a screen of 4 rows and 10 columns shows then.
+var outputs = []struct{ name, in, want string }{
+	{"lines", "one\r\ntwo", "one\ntwo"},
+	{"line feed keeps the column", "one\ntwo", "one\n   two"},
+	{"wraps", "0123456789ab", "0123456789\nab"},
+	{"the last column waits", "0123456789\rX", "X123456789"},
+	{"no wrap", "\x1b[?7l0123456789ab", "012345678b"},
+	{"scrolls", "1\r\n2\r\n3\r\n4\r\n5", "2\n3\n4\n5"},
+	{"moves", "\x1b[2;3Hx\x1b[Ay\x1b[2Dz", "  zy\n  x"},
+	{"erases to the end", "abcdef\x1b[3D\x1b[K", "abc"},
+	{"erases to the beginning", "abcdef\x1b[3D\x1b[1K", "    ef"},
+	{"erases all", "a\r\nb\x1b[2Jc", "\n c"},
+	{"inserts characters", "abc\x1b[2D\x1b[2@X", "aX bc"},
+	{"deletes characters", "abcdef\x1b[5D\x1b[2P", "adef"},
+	{"inserts lines", "a\r\nb\r\nc\x1b[2H\x1b[L", "a\n\nb\nc"},
+	{"deletes lines", "a\r\nb\r\nc\x1b[1H\x1b[M", "b\nc"},
+	{"a region scrolls", "1\r\n2\r\n3\r\n4\x1b[2;3r\x1b[3H\nx", "1\n3\nx\n4"},
+	{"reverse index", "a\r\nb\x1b[H\x1bMc", "c\na\nb"},
+	{"origin", "\x1b[2;3r\x1b[?6h\x1b[1;1Hx\x1b[9;1Hy", "\nx\ny"},
+	{"tabs", "a\tb", "a       b"},
+	{"repeats", "ab\x1b[3b", "abbbb"},
+	{"line drawing", "\x1b(0lqk\x1b(Blqk", "┌─┐lqk"},
+	{"shifted line drawing", "\x1b)0a\x0ex\x0fx", "a│x"},
+	{"UTF-8", "é漢x", "é漢x"},
+	{"a wide character wraps whole", "012345678漢", "012345678\n漢"},
+	{"half of a wide character", "漢\x1b[2Gx", " x"},
+	{"combining", "e\u0301x", "e\u0301x"},
+	{"invalid UTF-8", "a\xffb\xe6\xbcc\xc3", "a\ufffdb\ufffdc"},
+	{"alternate screen", "main\x1b[?1049h\x1b[Hother", "other"},
+	{"and back", "main\x1b[?1049h\x1b[Hother\x1b[?1049l!", "main!"},
+	{"saves the cursor", "a\x1b7\x1b[3;3Hb\x1b8c", "ac\n\n  b"},
+	{"titles go nowhere", "\x1b]0;rm -rf /\x07a\x1b]52;c;eA==\x1b\\b", "ab"},
+	{"device controls go nowhere", "\x1bPq#0;2\x1b\\a\x1b_x\x1b\\b", "ab"},
+	{"cut off by another sequence", "\x1b]0;x\x1b[1;3Ha", "  a"},
+	{"unknown sequences", "\x1b[?1;2$y\x1b[>4;2m\x1b[<1ua\x1b%Gb", "ab"},
+	{"too many parameters", "\x1b[" + strings.Repeat("1;", 100) + "mx", "x"},
+	{"control characters inside", "\x1b[2\r;3Hx", "\n  x"},
+	{"cancelled", "\x1b[2;3\x18x", "x"},
+	{"turned text", "a\u202eb", "ab"},
+	{"8-bit controls are none", "a\u009b2Jb", "a2Jb"},
+	{"reset", "abc\x1bcx", "x"},
+}
+
 func TestWhatProgramsWrite(t *testing.T) {
-	for _, c := range []struct{ name, in, want string }{
-		{"lines", "one\r\ntwo", "one\ntwo"},
-		{"line feed keeps the column", "one\ntwo", "one\n   two"},
-		{"wraps", "0123456789ab", "0123456789\nab"},
-		{"the last column waits", "0123456789\rX", "X123456789"},
-		{"no wrap", "\x1b[?7l0123456789ab", "012345678b"},
-		{"scrolls", "1\r\n2\r\n3\r\n4\r\n5", "2\n3\n4\n5"},
-		{"moves", "\x1b[2;3Hx\x1b[Ay\x1b[2Dz", "  zy\n  x"},
-		{"erases to the end", "abcdef\x1b[3D\x1b[K", "abc"},
-		{"erases to the beginning", "abcdef\x1b[3D\x1b[1K", "    ef"},
-		{"erases all", "a\r\nb\x1b[2Jc", "\n c"},
-		{"inserts characters", "abc\x1b[2D\x1b[2@X", "aX bc"},
-		{"deletes characters", "abcdef\x1b[5D\x1b[2P", "adef"},
-		{"inserts lines", "a\r\nb\r\nc\x1b[2H\x1b[L", "a\n\nb\nc"},
-		{"deletes lines", "a\r\nb\r\nc\x1b[1H\x1b[M", "b\nc"},
-		{"a region scrolls", "1\r\n2\r\n3\r\n4\x1b[2;3r\x1b[3H\nx", "1\n3\nx\n4"},
-		{"reverse index", "a\r\nb\x1b[H\x1bMc", "c\na\nb"},
-		{"origin", "\x1b[2;3r\x1b[?6h\x1b[1;1Hx\x1b[9;1Hy", "\nx\ny"},
-		{"tabs", "a\tb", "a       b"},
-		{"repeats", "ab\x1b[3b", "abbbb"},
-		{"line drawing", "\x1b(0lqk\x1b(Blqk", "┌─┐lqk"},
-		{"shifted line drawing", "\x1b)0a\x0ex\x0fx", "a│x"},
-		{"UTF-8", "é漢x", "é漢x"},
-		{"a wide character wraps whole", "012345678漢", "012345678\n漢"},
-		{"half of a wide character", "漢\x1b[2Gx", " x"},
-		{"combining", "e\u0301x", "e\u0301x"},
-		{"invalid UTF-8", "a\xffb\xe6\xbcc\xc3", "a\ufffdb\ufffdc"},
-		{"alternate screen", "main\x1b[?1049h\x1b[Hother", "other"},
-		{"and back", "main\x1b[?1049h\x1b[Hother\x1b[?1049l!", "main!"},
-		{"saves the cursor", "a\x1b7\x1b[3;3Hb\x1b8c", "ac\n\n  b"},
-		{"titles go nowhere", "\x1b]0;rm -rf /\x07a\x1b]52;c;eA==\x1b\\b", "ab"},
-		{"device controls go nowhere", "\x1bPq#0;2\x1b\\a\x1b_x\x1b\\b", "ab"},
-		{"cut off by another sequence", "\x1b]0;x\x1b[1;3Ha", "  a"},
-		{"unknown sequences", "\x1b[?1;2$y\x1b[>4;2m\x1b[<1ua\x1b%Gb", "ab"},
-		{"too many parameters", "\x1b[" + strings.Repeat("1;", 100) + "mx", "x"},
-		{"control characters inside", "\x1b[2\r;3Hx", "\n  x"},
-		{"cancelled", "\x1b[2;3\x18x", "x"},
-		{"turned text", "a\u202eb", "ab"},
-		{"8-bit controls are none", "a\u009b2Jb", "a2Jb"},
-		{"reset", "abc\x1bcx", "x"},
-	} {
+	for _, c := range outputs {
 		s := screen.New(4, 10)
 		write(s, c.in)
 		if got := s.Text(); got != c.want {
 			t.Errorf("%s: %q, not %q", c.name, got, c.want)
+		}
+	}
+}
+
+// others are the outputs that tmux shows in another way, with the reason.
+var others = map[string]string{
+	"line drawing":             "it captures the letters that stand for lines",
+	"shifted line drawing":     "it captures the letters that stand for lines",
+	"half of a wide character": "it captures both halves",
+	"invalid UTF-8":            "it drops what is none",
+	"turned text":              "it keeps what turns it",
+}
+
+// tmux, which others wrote, shows the same.
+func TestAgainstTmux(t *testing.T) {
+	if _, err := exec.LookPath("tmux"); err != nil {
+		t.Skip("skipped: tmux, with which this compares, is not here")
+	}
+	dir := t.TempDir()
+	tmux := func(args ...string) (string, error) {
+		c := exec.CommandContext(t.Context(), "tmux", append([]string{"-u", "-f", "/dev/null", "-S", filepath.Join(dir, "s")}, args...)...)
+		c.Env = []string{"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "TERM=xterm", "HOME=" + dir}
+		out, err := c.CombinedOutput()
+		return string(out), err
+	}
+	if out, err := tmux("new-session", "-d", "-s", "s", "-x", "10", "-y", "5", "sleep 1000"); err != nil {
+		t.Skip("skipped: this tmux does not start: ", out)
+	}
+	t.Cleanup(func() { _ = exec.Command("tmux", "-S", filepath.Join(dir, "s"), "kill-server").Run() })
+	if out, err := tmux("set", "-g", "status", "off", ";", "resize-window", "-t", "s", "-x", "10", "-y", "4"); err != nil {
+		t.Fatal(out)
+	}
+	for i, c := range outputs {
+		if others[c.name] != "" {
+			continue
+		}
+		in, done := filepath.Join(dir, fmt.Sprint(i)), filepath.Join(dir, fmt.Sprint("done", i))
+		if err := os.WriteFile(in, []byte(c.in), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := tmux("respawn-pane", "-k", "-t", "s", "stty raw -echo; cat "+in+"; touch "+done+"; exec sleep 1000"); err != nil {
+			t.Fatal(out)
+		}
+		var got string
+		for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			out, err := tmux("capture-pane", "-p", "-t", "s")
+			if err != nil {
+				t.Fatal(out)
+			}
+			lines := strings.Split(out, "\n")
+			for i := range lines {
+				lines[i] = strings.TrimRight(lines[i], " ")
+			}
+			got = strings.TrimRight(strings.Join(lines, "\n"), "\n")
+			if _, err := os.Stat(done); err == nil && got == c.want {
+				break
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: tmux shows %q, and not %q", c.name, got, c.want)
 		}
 	}
 }
