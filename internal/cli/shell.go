@@ -53,7 +53,15 @@ runs the workspace's own tmux in the session, where it has one.`,
   carrel shell --read-only demo
   carrel shell --ls demo
   carrel shell --kill demo`,
-		Args: atLeast("WORKSPACE"),
+		Args: func(c *cobra.Command, args []string) error {
+			switch at := c.ArgsLenAtDash(); {
+			case at >= 0:
+				return exactly("WORKSPACE")(c, args[:at])
+			case len(args) > 1:
+				return usage(c, "cannot use the argument %q: put -- before the command", args[1])
+			}
+			return exactly("WORKSPACE")(c, args)
+		},
 		ValidArgsFunction: func(c *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveDefault
@@ -62,8 +70,8 @@ runs the workspace's own tmux in the session, where it has one.`,
 		},
 	}
 	f := c.Flags()
-	f.SetInterspersed(false) // the flags of the command are its own
 	f.StringVar(&x.session, "session", carrel.DefaultSession, "the name of the session")
+	_ = c.RegisterFlagCompletionFunc("session", a.completion(completeSessions)) // the flag is there
 	f.BoolVar(&x.readOnly, "read-only", false, "look on, without typing")
 	f.BoolVar(&x.isNew, "new", false, "open it, and fail if it is open already")
 	f.BoolVar(&x.list, "ls", false, "list the sessions of the workspace")
@@ -77,11 +85,7 @@ runs the workspace's own tmux in the session, where it has one.`,
 	waitFlag(c, &x.wait)
 	x.output = outputFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		argv := args[1:]
-		if len(argv) > 0 && argv[0] == "--" {
-			argv = argv[1:]
-		}
-		return a.shell(c, args[0], argv, &x)
+		return a.shell(c, args[0], args[1:], &x)
 	}
 	return c
 }
@@ -226,6 +230,17 @@ func (l *leaveKeys) Read(p []byte) (int, error) {
 		return n, io.EOF
 	}
 	return n, err
+}
+
+func completeSessions(ctx context.Context, client *carrel.Client, args []string) (out []string, err error) {
+	if len(args) == 0 {
+		return nil, nil
+	}
+	all, err := sessionsOf(ctx, client, args[0])
+	for _, s := range all {
+		out = append(out, cobra.CompletionWithDesc(s.GetSession(), cut(shellQuote(s.GetArgv()), 40)))
+	}
+	return out, err
 }
 
 // sessionsOf are the open sessions of a workspace.

@@ -127,10 +127,15 @@ func (c *command) unshare() {
 		return
 	}
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.ended = true
-	t.wake()
 	t.record.close()
-	t.mu.Unlock()
+	// Also for a client that has not read for long: until all have gone the screen is there, and is not counted any more.
+	late := time.Now().Add(lastDrawing)
+	for _, j := range t.clients {
+		_ = j.f.SetWriteDeadline(late) // one that has gone needs none
+		j.wake()
+	}
 }
 
 // read reads what the command writes, until the terminal has ended.
@@ -261,9 +266,6 @@ func (j *joined) run() {
 			b, drawn = j.t.screen.Draw(&j.view, b[:0], pieceSize)
 			ended = j.t.ended
 			j.t.mu.Unlock()
-			if ended {
-				_ = j.f.SetWriteDeadline(time.Now().Add(lastDrawing))
-			}
 			if _, err := j.f.Write(b); err != nil || drawn && ended {
 				return
 			}

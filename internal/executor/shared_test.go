@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
@@ -375,5 +376,44 @@ func TestRecording(t *testing.T) {
 	}, nil)
 	if !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("with a link to /etc: %v", err)
+	}
+}
+
+// A client that stopped reading does not keep the memory of a session that has ended.
+func TestSessionEndsWithoutItsClients(t *testing.T) {
+	w, err := launchtest.Start(t, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := dial(t, w, execapi.Control)
+	n := c.open("main", `i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo "line $i of many that are written"; sleep 0.001; done`)
+	far, err := c.Call(t.Context(), execapi.MethodAttach, execapi.OutputParams{ID: n, Join: true, Rows: 10, Cols: 40}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far[0].Close()
+	for c.listed(n).Status == nil {
+		time.Sleep(10 * time.Millisecond)
+	}
+	// Once the executor has let go of its end, what is read ends. Before, a read of what waits would let it go on.
+	rc, err := far[0].SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		hung := false
+		if err := rc.Control(func(fd uintptr) {
+			fds := []unix.PollFd{{Fd: int32(fd)}}
+			_, _ = unix.Poll(fds, 0)
+			hung = fds[0].Revents&unix.POLLHUP != 0
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if hung {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("the executor holds on to a client that does not read")
+		}
 	}
 }

@@ -237,3 +237,39 @@ func TestTerminalsOfAnotherUser(t *testing.T) {
 		t.Errorf("%d sessions", n)
 	}
 }
+
+// With a token the bytes pass through the daemon: typing, sizes and leaving are as without. A token that may only look looks on,
+// and one that is revoked is cut off with the reason. The session goes on.
+func TestTerminalsWithAToken(t *testing.T) {
+	d := shared.desk(t)
+	token := func(role string) string {
+		return strings.TrimSpace(shared.carrel(t, "token", "create", "--role", role, "--workspace", d.Key))
+	}
+	with := func(token string, args ...string) *ptytest.Terminal {
+		c := shared.command(t.Context(), nil, append([]string{"shell"}, args...)...)
+		c.Env = append(c.Environ(), "TERM=xterm", "CARREL_TOKEN="+token)
+		return ptytest.Start(t, c, 24, 80, false)
+	}
+	operator, viewer := token("operator"), token("approver")
+	x := with(operator, d.Key)
+	x.Expect("$ ")
+	x.Type("echo mark-$((20+3))\r")
+	x.Expect("mark-23")
+	x.Resize(30, 100)
+	until(t, "the size of the window", func() bool { return shared.sessions(t, d.Key)[0].Size.Cols == 100 })
+	if y := with(viewer, d.Key); y.Wait() == 0 || strings.Contains(y.Screen(), "mark-23") {
+		t.Errorf("a token that may look joined: %q", y.Screen())
+	}
+	y := with(viewer, "--read-only", d.Key)
+	y.Expect("mark-23")
+	id, _, _ := strings.Cut(strings.TrimPrefix(operator, "crl_"), "_")
+	shared.carrel(t, "token", "revoke", id)
+	if code := x.Wait(); code == 0 || !strings.Contains(x.Screen(), "token") {
+		t.Errorf("a revoked token: %d, %q", code, x.Screen())
+	}
+	until(t, "the client that was cut off", func() bool { return shared.sessions(t, d.Key)[0].Clients == 1 })
+	y.Type("q")
+	if code := y.Wait(); code != 0 {
+		t.Errorf("left with %d: %q", code, y.Screen())
+	}
+}
