@@ -187,7 +187,9 @@ func (s commands) Resize(ctx context.Context, req *request[carrelv1.ResizeReques
 		err = invalid("size", "it is missing", "give rows and columns")
 	}
 	if err == nil {
-		err = s.gate.Resize(ctx, authn.FromContext(ctx), ref, execapi.ResizeParams{ID: cmd, Rows: size.Rows, Cols: size.Cols, Client: int(m.GetClient())})
+		err = s.gate.Resize(ctx, authn.FromContext(ctx), ref, execapi.ResizeParams{
+			ID: cmd, Rows: size.Rows, Cols: size.Cols, Client: int(m.GetClient()),
+		})
 	}
 	if err != nil {
 		return nil, errcode.ToWire(err)

@@ -278,8 +278,9 @@ func (s commands) Attach(ctx context.Context, req *request[carrelv1.AttachReques
 		return nil, errcode.ToWire(err)
 	}
 	c.out = files
-	return connect.NewResponse(&carrelv1.AttachResponse{Terminal: res.TTY, Lost: res.Lost, Status: statusTo(res.Status),
-		Client: int32(res.Client)}), nil
+	return connect.NewResponse(&carrelv1.AttachResponse{
+		Terminal: res.TTY, Lost: res.Lost, Status: statusTo(res.Status), Client: int32(res.Client),
+	}), nil
 }
 
 func isHungUp(err error) bool     { return errors.Is(err, syscall.EIO) }

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -29,6 +30,7 @@ type sessionGate struct {
 
 	resized chan execapi.ResizeParams
 	joined  chan execapi.OutputParams
+	left    chan struct{} // nil: nobody looks
 }
 
 func (g *sessionGate) ListCommands(_ context.Context, _ principal.Principal, ref string) ([]execapi.Command, error) {
@@ -53,7 +55,12 @@ func (g *sessionGate) Output(_ context.Context, _ principal.Principal, _ string,
 	o.Follow = attach
 	g.joined <- o
 	go func() {
-		defer near.Close()
+		defer func() {
+			near.Close()
+			if g.left != nil {
+				g.left <- struct{}{}
+			}
+		}()
 		_, _ = io.WriteString(near, "drawn\xff")
 		b := make([]byte, 1<<10)
 		for {
@@ -73,14 +80,15 @@ func servedSession(t *testing.T) (g *sessionGate, addr, secret string, hc *http.
 	g = &sessionGate{Gate: &apitest.Gate{}, resized: make(chan execapi.ResizeParams, 10), joined: make(chan execapi.OutputParams, 100)}
 	addr, _, _ = apitest.ServeTLS(t, g, api.Options{Tokens: authn.NewTokens(g)})
 	secret = g.Issue(t, alice, principal.Wanted{Roles: principal.Operator}).Reveal()
-	hc = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // a test's own key
+	hc = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	t.Cleanup(hc.CloseIdleConnections)
 	return g, addr, secret, hc
 }
 
 const mainOfDemo = "/v1/terminals/demo%2Fa/main"
 
-func dialTerminal(t *testing.T, hc *http.Client, url string, h http.Header, protocols ...string) (*websocket.Conn, *http.Response, error) {
+// dialTerminal returns the status and the header of the answer, and the WebSocket if that is 101.
+func dialTerminal(t *testing.T, hc *http.Client, url string, h http.Header, protocols ...string) (*websocket.Conn, int, http.Header) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -88,7 +96,25 @@ func dialTerminal(t *testing.T, hc *http.Client, url string, h http.Header, prot
 	if err == nil {
 		t.Cleanup(func() { _ = ws.CloseNow() })
 	}
-	return ws, res, err
+	if res == nil {
+		t.Fatal(err)
+	}
+	if res.Body != nil {
+		_ = res.Body.Close()
+	}
+	return ws, res.StatusCode, res.Header
+}
+
+// dialPatiently tries again while it is told that it is too fast.
+func dialPatiently(t *testing.T, hc *http.Client, url string, h http.Header) (*websocket.Conn, int) {
+	t.Helper()
+	for {
+		ws, code, _ := dialTerminal(t, hc, url, h)
+		if code != http.StatusTooManyRequests {
+			return ws, code
+		}
+		<-time.After(50 * time.Millisecond)
+	}
 }
 
 func receive(t *testing.T, ws *websocket.Conn, want string) {
@@ -110,11 +136,11 @@ func TestTerminalOverWebSocket(t *testing.T) {
 			protocols = append(protocols, "carrel.token."+secret)
 			h.Set("Origin", "https://"+addr)
 		}
-		ws, res, err := dialTerminal(t, hc, "https://"+addr+mainOfDemo+"?rows=30&cols=90", h, protocols...)
-		if err != nil {
-			t.Fatalf("by %s: %v", by, err)
+		ws, code, header := dialTerminal(t, hc, "https://"+addr+mainOfDemo+"?rows=30&cols=90", h, protocols...)
+		if ws == nil {
+			t.Fatalf("by %s: %v", by, code)
 		}
-		if p := ws.Subprotocol(); p != "carrel.terminal.v1" || strings.Contains(strings.Join(res.Header.Values("Sec-Websocket-Protocol"), ""), secret) {
+		if p := header.Values("Sec-Websocket-Protocol"); len(p) != 1 || p[0] != "carrel.terminal.v1" {
 			t.Errorf("by %s: the server chose %q", by, p)
 		}
 		if o := <-g.joined; !o.Join || o.Rows != 30 || o.Cols != 90 || !o.Follow || o.ID != ranID {
@@ -178,16 +204,9 @@ func TestTerminalsThatAreRefused(t *testing.T) {
 		{"a path", url + "/v1/terminals/demo%2Fa/../x", bearer(), http.StatusBadRequest},
 		{"opened and looked at", url + mainOfDemo + "?open=1&read_only=1", bearer(), http.StatusBadRequest},
 	} {
-		ws, res, err := dialTerminal(t, hc, c.url, c.h)
-		if err == nil {
-			_ = ws.CloseNow()
-			t.Errorf("%s: it was let in", c.name)
-			continue
+		if _, code := dialPatiently(t, hc, c.url, c.h); code != c.status {
+			t.Errorf("%s: %d, want %d", c.name, code, c.status)
 		}
-		if res == nil || res.StatusCode != c.status {
-			t.Errorf("%s: %v, want %d", c.name, err, c.status)
-		}
-		time.Sleep(250 * time.Millisecond) // the pace is tried apart
 	}
 	if len(g.joined) > 0 {
 		t.Errorf("%d were joined", len(g.joined))
@@ -201,9 +220,9 @@ func TestTerminalsThatAreRefused(t *testing.T) {
 		"too much":         {"", strings.Repeat("x", 64<<10+1), websocket.StatusMessageTooBig},
 		"a bad size":       {"", `{"type":"resize","cols":70000,"rows":1}`, websocket.StatusPolicyViolation},
 	} {
-		ws, _, err := dialTerminal(t, hc, url+mainOfDemo+c.query, bearer())
-		if err != nil {
-			t.Fatal(name, err)
+		ws, code := dialPatiently(t, hc, url+mainOfDemo+c.query, bearer())
+		if ws == nil {
+			t.Fatal(name, code)
 		}
 		if o := <-g.joined; o.Follow == (name == "typing read-only") {
 			t.Errorf("%s: joined with %+v", name, o)
@@ -215,7 +234,6 @@ func TestTerminalsThatAreRefused(t *testing.T) {
 		if _, _, err := ws.Read(t.Context()); websocket.CloseStatus(err) != c.code {
 			t.Errorf("%s: %v", name, err)
 		}
-		time.Sleep(250 * time.Millisecond)
 	}
 	plain, err := hc.Do(must(http.NewRequestWithContext(t.Context(), http.MethodGet, url+mainOfDemo, http.NoBody)))
 	if err == nil {
@@ -239,12 +257,12 @@ func TestTerminalsArePaced(t *testing.T) {
 	bob := principal.Principal{Kind: principal.User, UID: 1001, GID: 1001}
 	other := g.Issue(t, bob, principal.Wanted{Roles: principal.Operator}).Reveal()
 	try := func(secret string) int {
-		ws, res, err := dialTerminal(t, hc, "https://"+addr+mainOfDemo, http.Header{"Authorization": {"Bearer " + secret}})
-		if err == nil {
+		ws, code, _ := dialTerminal(t, hc, "https://"+addr+mainOfDemo, http.Header{"Authorization": {"Bearer " + secret}})
+		if ws != nil {
 			_ = ws.CloseNow()
 			<-g.joined
 		}
-		return res.StatusCode
+		return code
 	}
 	refused := 0
 	for range 12 {
@@ -269,21 +287,88 @@ func TestTerminalsEnd(t *testing.T) {
 	}}}
 	t.Cleanup(hc.CloseIdleConnections)
 	for range 4 {
-		ws, _, err := dialTerminal(t, hc, "http://carrel"+mainOfDemo, nil)
-		if err != nil {
-			t.Fatal(err)
+		ws, code, _ := dialTerminal(t, hc, "http://carrel"+mainOfDemo, nil)
+		if ws == nil {
+			t.Fatal(code)
 		}
 		receive(t, ws, "drawn\xff")
 		_ = ws.CloseNow()
 	}
-	for end := time.Now().Add(10 * time.Second); s.Connections() > 0; time.Sleep(5 * time.Millisecond) {
+	noneIsCounted(t, s)
+	if _, code := dialPatiently(t, hc, "http://carrel"+mainOfDemo, http.Header{"Origin": {"http://carrel"}}); code != http.StatusForbidden {
+		t.Errorf("a page on the Unix socket: %d", code)
+	}
+}
+
+func noneIsCounted(t *testing.T, s *api.Server) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); s.Connections() > 0; <-time.After(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d connections are counted", s.Connections())
 		}
 	}
-	if _, res, err := dialTerminal(t, hc, "http://carrel"+mainOfDemo, http.Header{"Origin": {"http://carrel"}}); err == nil ||
-		res.StatusCode != http.StatusForbidden {
-		t.Errorf("a page on the Unix socket: %v", err)
+}
+
+// A connection that is lost at any byte of what a client sends leaves nothing: its terminal is left, and it is not counted.
+func TestTerminalsAreLostAtEachByte(t *testing.T) {
+	g := &sessionGate{
+		Gate: &apitest.Gate{}, resized: make(chan execapi.ResizeParams, 1000), joined: make(chan execapi.OutputParams, 1000),
+		left: make(chan struct{}, 1000),
+	}
+	socket, s := apitest.Serve(t, g, &alice, api.Options{})
+	head := "GET " + mainOfDemo + " HTTP/1.1\r\nHost: carrel\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
+		"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+	// Masked with zeros: text "ls", then a size, then a close.
+	size := `{"type":"resize","cols":9,"rows":9}`
+	frames := "\x81\x82\x00\x00\x00\x00ls" + "\x81" + string(rune(0)) + "\x00\x00\x00\x00" + size + "\x88\x80\x00\x00\x00\x00"
+	frames = strings.Replace(frames, "\x81\x00", "\x81"+string([]byte{0x80 | byte(len(size))}), 1)
+	lose := func(cut int) (status string) {
+		c, err := new(net.Dialer).DialContext(t.Context(), "unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := io.WriteString(c, head[:min(cut, len(head))]); err != nil || cut < len(head) {
+			return ""
+		}
+		line, err := bufio.NewReader(c).ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(line, " 101 ") {
+			_, _ = io.WriteString(c, frames[:cut-len(head)])
+		}
+		return line
+	}
+	for cut := 0; cut < len(head); cut += 3 {
+		lose(cut)
+	}
+	if len(g.joined) > 0 {
+		t.Errorf("%d were joined by half a request", len(g.joined))
+	}
+	joined := 0
+	for cut := 0; cut <= len(frames); {
+		if line := lose(len(head) + cut); !strings.Contains(line, " 101 ") {
+			if !strings.Contains(line, " 429 ") {
+				t.Fatalf("%d: %s", cut, line)
+			}
+			<-time.After(50 * time.Millisecond)
+			continue
+		}
+		joined++
+		<-g.joined
+		select {
+		case <-g.left:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("cut at byte %d the client stays joined", cut)
+		}
+		if cut++; cut > 8 && cut < len(frames)-8 {
+			cut += 6 // the middle of a message is like another byte of it, and the pace is slow
+		}
+	}
+	noneIsCounted(t, s)
+	if joined < 15 {
+		t.Errorf("only %d were tried", joined)
 	}
 }
 
@@ -306,7 +391,8 @@ ws.onmessage = (m) => {
 ws.onerror = (e) => { console.log("error", e.message); process.exit(3); };
 ws.onclose = (e) => console.log(ws.protocol, e.code, e.reason, JSON.stringify(got));
 `
-	c := exec.CommandContext(t.Context(), node, "--experimental-websocket", "--no-warnings", "-e", script, "wss://"+addr+mainOfDemo+"?rows=24&cols=80")
+	url := "wss://" + addr + mainOfDemo + "?rows=24&cols=80"
+	c := exec.CommandContext(t.Context(), node, "--experimental-websocket", "--no-warnings", "-e", script, url)
 	c.Env = append(os.Environ(), "SECRET="+secret, "NODE_TLS_REJECT_UNAUTHORIZED=0")
 	out, err := c.CombinedOutput()
 	if strings.Contains(string(out), "bad option") || strings.Contains(string(out), "WebSocket is not defined") {

@@ -90,8 +90,8 @@ func (c *command) newFollower(fd int, follow bool) (*follower, error) {
 }
 
 func tooMany(of id.Command) error {
-	return fmt.Errorf("cannot read the output of %s: %d clients read output in this workspace, the most there may be; "+
-		"end some of them (carrel logs -f, carrel attach, carrel shell) and try again: %w", of, execapi.MaxFollowers, errdefs.ErrResourceExhausted)
+	return fmt.Errorf("cannot read the output of %s: %d clients read output in this workspace, the most there may be; end some of them "+
+		"(carrel logs -f, carrel attach, carrel shell) and try again: %w", of, execapi.MaxFollowers, errdefs.ErrResourceExhausted)
 }
 
 // wake lets the followers write what there is.

@@ -32,20 +32,21 @@ type recording struct {
 // openRecording makes the file. It runs with the command's file system ids, and so has the command's rights, whatever stands in
 // the way.
 func openRecording(in *execapi.ExecParams, rows, cols int, began time.Time) (*recording, error) {
-	fail := func(err error) (*recording, error) {
-		return nil, fmt.Errorf("cannot record the session: %w; leave the recording out, or make room for it: %w", err, errdefs.ErrFailedPrecondition)
+	fail := func(what string, err error) error {
+		return fmt.Errorf("cannot record the session: cannot make ~/%s: %w; leave the recording out, or make room for it: %w", what, err,
+			errdefs.ErrFailedPrecondition)
 	}
 	dir := workspace.Home
 	for name := range strings.SplitSeq(execapi.RecordingDir, "/") {
 		dir = filepath.Join(dir, name)
 		if err := unix.Mkdir(dir, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fail(fmt.Errorf("cannot make ~/%s: %w", execapi.RecordingDir, err))
+			return nil, fail(execapi.RecordingDir, err)
 		}
 	}
 	path := filepath.Join(workspace.Home, execapi.Recording(in.ID))
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return fail(fmt.Errorf("cannot make ~/%s: %w", execapi.Recording(in.ID), err))
+		return nil, fail(execapi.Recording(in.ID), err)
 	}
 	r := &recording{f: os.NewFile(uintptr(fd), "recording"), began: began, left: execapi.MaxRecording}
 	r.line(map[string]any{

@@ -80,7 +80,7 @@ func (c *client) join(n id.Command, rows, cols uint16, readOnly bool) *window {
 func (w *window) shows(lines ...string) {
 	w.t.Helper()
 	var text string
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); <-time.After(5 * time.Millisecond) {
 		s := <-w.s
 		text = s.String()
 		w.s <- s
@@ -178,13 +178,13 @@ func TestSessionSize(t *testing.T) {
 	small.shows("20 90")
 	c.join(n, 5, 5, true)
 	small.types("\n")
-	for until := time.Now().Add(10 * time.Second); c.listed(n).Rows != 20 || c.listed(n).Clients != 3; time.Sleep(5 * time.Millisecond) {
+	for until := time.Now().Add(10 * time.Second); c.listed(n).Rows != 20 || c.listed(n).Clients != 3; <-time.After(5 * time.Millisecond) {
 		if time.Now().After(until) {
 			t.Fatalf("with one who looks on: %+v", c.listed(n))
 		}
 	}
 	small.f.Close()
-	for until := time.Now().Add(10 * time.Second); c.listed(n).Rows != 30; time.Sleep(5 * time.Millisecond) {
+	for until := time.Now().Add(10 * time.Second); c.listed(n).Rows != 30; <-time.After(5 * time.Millisecond) {
 		if time.Now().After(until) {
 			t.Fatalf("after the smaller one left: %+v", c.listed(n))
 		}
@@ -210,7 +210,8 @@ func TestSessionSize(t *testing.T) {
 	if changes == 0 || changes > most {
 		t.Errorf("%d changes came of 2001, more than %d", changes, most)
 	}
-	if _, err := c.Call(t.Context(), execapi.MethodResize, execapi.ResizeParams{ID: n, Rows: 1, Cols: 1}, nil); !errdefs.IsFailedPrecondition(err) {
+	_, err = c.Call(t.Context(), execapi.MethodResize, execapi.ResizeParams{ID: n, Rows: 1, Cols: 1}, nil)
+	if !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("without a client: %v", err)
 	}
 }
@@ -256,8 +257,8 @@ func TestEscapesOfASession(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := dial(t, w, execapi.Control)
-	n := c.open("main", `printf '\033]52;c;ZXZpbA==\007\033]0;title\007\033[21t\033P+q544e\033\\\033[?5h\033[8;1;1t\033[c\033[6n\377\303\200\302\233'; `+
-		`head -c 300000 /dev/urandom; printf '\033c'; stty sane; echo end; read x; echo "x $x"; read x`)
+	n := c.open("main", `printf '\033]52;c;ZXZpbA==\007\033]0;title\007\033[21t\033P+q544e\033\\\033[?5h\033[8;1;1t'; `+
+		`printf '\033[c\033[6n\377\303\200\302\233'; head -c 300000 /dev/urandom; printf '\033c'; stty sane; echo end; read x; read x`)
 	far, err := c.Call(t.Context(), execapi.MethodAttach, execapi.OutputParams{ID: n, Join: true, Rows: 10, Cols: 40}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -311,8 +312,10 @@ func TestSessionsAreBounded(t *testing.T) {
 		t.Errorf("one client more: %v", err)
 	}
 	for _, bad := range []execapi.ExecParams{
-		{Argv: []string{"true"}, Session: "x"}, {Argv: []string{"true"}, Detach: true, Record: true},
-		{Argv: []string{"true"}, Detach: true, Session: "../x"}, {Argv: []string{"true"}, Detach: true, Session: strings.Repeat("x", 33)},
+		{Argv: []string{"true"}, Session: "x"},
+		{Argv: []string{"true"}, Detach: true, Record: true},
+		{Argv: []string{"true"}, Detach: true, Session: "../x"},
+		{Argv: []string{"true"}, Detach: true, Session: strings.Repeat("x", 33)},
 	} {
 		bad.ID = id.NewCommand()
 		if _, err := c.Call(t.Context(), execapi.MethodSpawnTerminal, bad, nil); !errdefs.IsInvalidArgument(err) {
@@ -320,7 +323,8 @@ func TestSessionsAreBounded(t *testing.T) {
 		}
 	}
 	plain, _ := c.start(execapi.ExecParams{Argv: []string{"/bin/sleep", "60"}, Detach: true}, execapi.MethodSpawnTerminal)
-	if _, err := c.Call(t.Context(), execapi.MethodAttach, execapi.OutputParams{ID: plain, Join: true}, nil); !errdefs.IsFailedPrecondition(err) {
+	_, err = c.Call(t.Context(), execapi.MethodAttach, execapi.OutputParams{ID: plain, Join: true}, nil)
+	if !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("what is no session: %v", err)
 	}
 }
@@ -343,7 +347,8 @@ func TestRecording(t *testing.T) {
 	text := c.sh("cat .carrel/recordings/" + string(n) + ".cast | head -c 200000")
 	size := c.sh("stat -c '%s %u' .carrel/recordings/*.cast; id -u")
 	var bytes, owner, uid int
-	if _, err := fmt.Sscan(string(size.Stdout), &bytes, &owner, &uid); err != nil || bytes > execapi.MaxRecording || bytes < 1<<20 || owner != uid {
+	_, err = fmt.Sscan(string(size.Stdout), &bytes, &owner, &uid)
+	if err != nil || bytes > execapi.MaxRecording || bytes < 1<<20 || owner != uid {
 		t.Errorf("size and owner: %q, %v", size.Stdout, err)
 	}
 	lines := strings.Split(string(text.Stdout), "\n")
@@ -393,14 +398,14 @@ func TestSessionEndsWithoutItsClients(t *testing.T) {
 	}
 	defer far[0].Close()
 	for c.listed(n).Status == nil {
-		time.Sleep(10 * time.Millisecond)
+		<-time.After(10 * time.Millisecond)
 	}
 	// Once the executor has let go of its end, what is read ends. Before, a read of what waits would let it go on.
 	rc, err := far[0].SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); ; <-time.After(10 * time.Millisecond) {
 		hung := false
 		if err := rc.Control(func(fd uintptr) {
 			fds := []unix.PollFd{{Fd: int32(fd)}}

@@ -112,7 +112,7 @@ func TestAgainstTmux(t *testing.T) {
 			t.Fatal(out)
 		}
 		var got string
-		for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(3 * time.Second); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
 			out, err := tmux("capture-pane", "-p", "-t", "s")
 			if err != nil {
 				t.Fatal(out)
@@ -167,9 +167,11 @@ func same(t *testing.T, what string, s *screen.Screen, d *drawn) {
 
 var pieces = []string{
 	"text ", "漢字", "e\u0301", "\r\n", "\r\n\r\n\r\n", "\t", "\b", "\x1b[A", "\x1b[7B", "\x1b[H", "\x1b[3;4H", "\x1b[2J", "\x1b[K", "\x1b[1K",
-	"\x1b[L", "\x1b[2M", "\x1b[3@", "\x1b[2P", "\x1b[4X", "\x1b[2S", "\x1b[T", "\x1b[2;5r", "\x1b[r", "\x1b[31m", "\x1b[1;4;38;5;200m", "\x1b[7m",
+	"\x1b[L", "\x1b[2M", "\x1b[3@", "\x1b[2P", "\x1b[4X", "\x1b[2S", "\x1b[T", "\x1b[2;5r", "\x1b[r", "\x1b[31m", "\x1b[1;4;38;5;200m",
+	"\x1b[7m",
 	"\x1b[48;2;1;2;3m", "\x1b[m", "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25l", "\x1b[?25h", "\x1b7", "\x1b8", "\x1bM", "\x1b(0qqq\x1b(B",
-	"\x1b[?2004h", "\x1b[?1000h\x1b[?1006h", "\x1b[?1000l", "\x1b=", "\x1b>", "\x1b[4 q", "\x07", "\x1b[9m\x1b[8mx", "0123456789012345678901234567890",
+	"\x1b[?2004h", "\x1b[?1000h\x1b[?1006h", "\x1b[?1000l", "\x1b=", "\x1b>", "\x1b[4 q", "\x07", "\x1b[9m\x1b[8mx",
+	"0123456789012345678901234567890",
 }
 
 // However a program writes, a client that joined at any time, and one that reads seldom, show what the screen shows.

@@ -73,7 +73,8 @@ func (c *Client) OpenTerminal(ctx context.Context, workspace string, o TerminalO
 		opened := false
 		switch {
 		case command != "" && o.New:
-			return nil, fmt.Errorf("cannot open session %s: it is open already; join it, or give another name: %w", o.Session, errdefs.ErrAlreadyExists)
+			return nil, fmt.Errorf("cannot open session %s: it is open already; join it, or give another name: %w", o.Session,
+				errdefs.ErrAlreadyExists)
 		case command == "" && (o.ReadOnly || len(o.Command.Argv) == 0):
 			return nil, fmt.Errorf("cannot join session %s: workspace %s has no such session; \"carrel shell --ls\" lists those that it has: %w",
 				o.Session, workspace, errdefs.ErrNotFound)
