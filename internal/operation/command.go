@@ -70,7 +70,8 @@ type Cleaner interface {
 func (w Words) clean(c Cleaner) (Words, bool) {
 	out := w
 	out.Argv, out.Env, out.Cwd, out.ID = c.Argv(w.Argv), c.Texts(w.Env), c.Text(w.Cwd), id.Command(c.Text(string(w.ID)))
-	return out, !same(out.Argv, w.Argv) || !same(out.Env, w.Env) || out.Cwd != w.Cwd || out.ID != w.ID
+	out.Session = c.Text(w.Session)
+	return out, !same(out.Argv, w.Argv) || !same(out.Env, w.Env) || out.Cwd != w.Cwd || out.ID != w.ID || out.Session != w.Session
 }
 
 // same reports whether y is x itself.

@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/carrel-dev/carrel/test/ptytest"
 )
@@ -272,4 +276,62 @@ func TestTerminalsWithAToken(t *testing.T) {
 	if code := y.Wait(); code != 0 {
 		t.Errorf("left with %d: %q", code, y.Screen())
 	}
+}
+
+// In a terminal that others wrote, tmux, a session shows what its programs show: what has scrolled, colours, lines, wide
+// characters, a program on the whole screen, and after it what was there before. The workspace's own tmux runs in a session too.
+func TestTerminalsInTmux(t *testing.T) {
+	if _, err := exec.LookPath("tmux"); err != nil {
+		t.Skip("skipped: tmux, in which this is looked at, is not here")
+	}
+	d := shared.desk(t)
+	socket := filepath.Join(t.TempDir(), "s")
+	tmux := func(args ...string) string {
+		t.Helper()
+		c := exec.CommandContext(t.Context(), "tmux", append([]string{"-u", "-f", "/dev/null", "-S", socket}, args...)...)
+		c.Env = []string{"PATH=/usr/bin:/bin", "LANG=C.UTF-8", "TERM=xterm", "HOME=/", "CARREL_HOST=unix://" + shared.run + "/carrel.sock"}
+		out, err := c.CombinedOutput()
+		if err != nil {
+			t.Fatalf("tmux %q: %s", args, out)
+		}
+		return string(out)
+	}
+	shows := func(texts ...string) {
+		t.Helper()
+		var out string
+		for end := time.Now().Add(patience); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
+			out = tmux("capture-pane", "-e", "-p", "-t", "s")
+			if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(out, text) }) {
+				return
+			}
+		}
+		t.Fatalf("it does not show %q: %q", texts, out)
+	}
+	tmux("new-session", "-d", "-s", "s", "-x", "90", "-y", "20", "echo before; "+filepath.Join(bin, "carrel")+" shell "+d.Name+"; sleep 1000")
+	t.Cleanup(func() { _ = exec.Command("tmux", "-S", socket, "kill-server").Run() })
+	shows(":~$")
+	tmux("send-keys", "-t", "s", "seq 1 100; stty size", "Enter")
+	shows("84\n85\n86\n87\n88\n89\n90\n91\n92\n93\n94\n95\n96\n97\n98\n99\n100\n20 90\n")
+	tmux("send-keys", "-t", "s", `printf '\033[31mred\033[m \033(0lqk\033(B 漢字\n'`, "Enter")
+	shows("[31mred", "漢字", "┌─┐")
+	tmux("send-keys", "-t", "s", "seq 1 200 | less -S", "Enter")
+	shows("1\n2\n3\n", "\n19\n:")
+	tmux("send-keys", "-t", "s", "G")
+	shows("199\n200\n")
+	tmux("send-keys", "-t", "s", "q")
+	shows("100\n20 90\n", "漢字") // what was there before
+	tmux("send-keys", "-t", "s", "C-p", "C-q")
+	shows("before")
+
+	own := shared.shell(t, 24, 80, "--tmux", "--session", "own", d.Key)
+	own.Expect("[own]")
+	own.Type("echo in-$((1+1))-$TMUX_PANE\r")
+	own.Expect("in-2-%0")
+	if r := shared.try(nil, "", "shell", "--kill", "--session", "own", d.Key); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	own.Wait()
+	until(t, "the end of all that tmux has started", func() bool {
+		return !strings.Contains(d.sh(t, "cat /proc/[0-9]*/comm 2>/dev/null"), "tmux")
+	})
 }
