@@ -67,6 +67,9 @@ type Options struct {
 	StallTimeout time.Duration
 	// StreamsPerOwner bounds the streams and waits that one owner may have open; 0 is 256.
 	StreamsPerOwner int
+	// TerminalOrigins are origins, as https://panel.example, whose pages may open terminals over TLS, beside those of the host
+	// that a request is for.
+	TerminalOrigins []string
 	// Log gets what cannot be answered to a client; nil is slog.Default().
 	Log *slog.Logger
 }
@@ -412,7 +415,7 @@ func endWith(ctx context.Context, rc *http.ResponseController) (stop func()) {
 // sameOrigin refuses what a browser sends: over TLS one can be made to, and a relay from a
 // TCP port to the Unix socket can be reached by one.
 func (s *Server) sameOrigin(r *http.Request) error {
-	terminal := served(r.URL.Path) == terminalsPath && fromPage(r)
+	terminal := served(r.URL.Path) == terminalsPath && s.fromPage(r)
 	for _, h := range []string{"Origin", "Sec-Fetch-Site"} {
 		if r.Header.Get(h) != "" && !terminal {
 			return fmt.Errorf("cannot accept a request with the header %s: the API is not for browsers; use a client: %w", h,

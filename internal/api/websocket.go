@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -128,11 +129,15 @@ func tokenOf(r *http.Request) []string {
 	return headers
 }
 
-// fromPage reports whether a request for a terminal may come from the page that a browser says it is of: one of this host.
-func fromPage(r *http.Request) bool {
+// fromPage reports whether a request for a terminal may come from the page that a browser says it is of: one of the host that
+// it is for, or of an origin in the settings.
+func (s *Server) fromPage(r *http.Request) bool {
 	origins := r.Header.Values("Origin")
-	if len(origins) != 1 || r.TLS == nil { // no page is served on the Unix socket
+	if len(origins) != 1 || origins[0] == "" || r.TLS == nil { // no page is served on the Unix socket
 		return false
+	}
+	if slices.Contains(s.opts.TerminalOrigins, origins[0]) {
+		return true
 	}
 	u, err := url.Parse(origins[0])
 	return err == nil && u.Scheme == "https" && u.Host != "" && strings.EqualFold(u.Host, r.Host)

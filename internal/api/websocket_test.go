@@ -78,7 +78,9 @@ func (g *sessionGate) Output(_ context.Context, _ principal.Principal, _ string,
 func servedSession(t *testing.T) (g *sessionGate, addr, secret string, hc *http.Client) {
 	t.Helper()
 	g = &sessionGate{Gate: &apitest.Gate{}, resized: make(chan execapi.ResizeParams, 10), joined: make(chan execapi.OutputParams, 100)}
-	addr, _, _ = apitest.ServeTLS(t, g, api.Options{Tokens: authn.NewTokens(g)})
+	addr, _, _ = apitest.ServeTLS(t, g, api.Options{
+		Tokens: authn.NewTokens(g), TerminalOrigins: []string{"", "https://panel.example:8443"},
+	})
 	secret = g.Issue(t, alice, principal.Wanted{Roles: principal.Operator}).Reveal()
 	hc = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	t.Cleanup(hc.CloseIdleConnections)
@@ -128,13 +130,19 @@ func receive(t *testing.T, ws *websocket.Conn, want string) {
 // A terminal over a WebSocket: binary down, text up, sizes, and the end.
 func TestTerminalOverWebSocket(t *testing.T) {
 	g, addr, secret, hc := servedSession(t)
-	for _, by := range []string{"header", "subprotocol"} {
+	for _, by := range []string{"header", "subprotocol", "listed origin"} {
 		h, protocols := http.Header{}, []string{"carrel.terminal.v1"}
-		if by == "header" {
+		switch by {
+		case "header":
 			h.Set("Authorization", "Bearer "+secret)
-		} else {
-			protocols = append(protocols, "carrel.token."+secret)
+		case "subprotocol":
 			h.Set("Origin", "https://"+addr)
+		default:
+			h.Set("Origin", "https://panel.example:8443")
+			h.Set("Sec-Fetch-Site", "cross-site")
+		}
+		if by != "header" {
+			protocols = append(protocols, "carrel.token."+secret)
 		}
 		ws, code, header := dialTerminal(t, hc, "https://"+addr+mainOfDemo+"?rows=30&cols=90", h, protocols...)
 		if ws == nil {
@@ -192,6 +200,7 @@ func TestTerminalsThatAreRefused(t *testing.T) {
 	}{
 		{"no token", url + mainOfDemo, nil, http.StatusUnauthorized},
 		{"another page", url + mainOfDemo, bearer("Origin", "https://evil.example"), http.StatusForbidden},
+		{"a page of another port of a listed host", url + mainOfDemo, bearer("Origin", "https://panel.example"), http.StatusForbidden},
 		{"a page without TLS", url + mainOfDemo, bearer("Origin", "http://"+addr), http.StatusForbidden},
 		{"a page of another port", url + mainOfDemo, bearer("Origin", "https://127.0.0.1:1"), http.StatusForbidden},
 		{"no origin but a browser's", url + mainOfDemo, bearer("Sec-Fetch-Site", "cross-site"), http.StatusForbidden},
