@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -20,13 +21,16 @@ import (
 // recording writes the output of a session to a file in the home, in the form of asciinema v2
 // (https://docs.asciinema.org/manual/asciicast/v2/): a line of JSON for the terminal, then one for each event. The file is the
 // workspace's own: what runs there can change it, so that it shows what happened, and proves nothing. Its methods may be called
-// on nil, which records nothing.
+// on nil, which records nothing. But for resized they are for the goroutine that reads the terminal, and close for after that:
+// they wait for the disk, and nobody else should.
 type recording struct {
 	f     *os.File
 	began time.Time
 	left  int // bytes that the file may still take
 	// cut is the beginning of a character whose rest has not come.
 	cut []byte
+	// size is one that was not written yet, 0 for none.
+	size atomic.Uint32
 }
 
 // openRecording makes the file. It runs with the command's file system ids, and so has the command's rights, whatever stands in
@@ -82,6 +86,9 @@ func (r *recording) output(b []byte) {
 	if r == nil || r.f == nil || len(b) == 0 {
 		return
 	}
+	if s := r.size.Swap(0); s != 0 {
+		r.event("r", fmt.Sprintf("%dx%d", s&0xffff, s>>16))
+	}
 	b = append(r.cut, b...)
 	end := len(b)
 	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
@@ -98,9 +105,10 @@ func (r *recording) output(b []byte) {
 	}
 }
 
+// resized has the size recorded before the output that comes next.
 func (r *recording) resized(rows, cols int) {
-	if r != nil && r.f != nil {
-		r.event("r", fmt.Sprintf("%dx%d", cols, rows))
+	if r != nil {
+		r.size.Store(uint32(rows)<<16 | uint32(cols))
 	}
 }
 

@@ -126,10 +126,10 @@ func (c *command) unshare() {
 	if t == nil {
 		return
 	}
+	t.record.close()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ended = true
-	t.record.close()
 	// Also for a client that has not read for long: until all have gone the screen is there, and is not counted any more.
 	late := time.Now().Add(lastDrawing)
 	for _, j := range t.clients {
@@ -156,10 +156,10 @@ func (t *shared) show(f *os.File, b []byte) {
 	for len(b) > 0 {
 		t.mu.Lock()
 		n := t.screen.Write(b)
-		t.record.output(b[:n])
 		answers, tired := t.screen.Answers(), t.screen.Tired()
 		t.wake()
 		t.mu.Unlock()
+		t.record.output(b[:n])
 		b = b[n:]
 		if len(answers) > 0 {
 			typeNow(f, answers)
