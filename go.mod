@@ -69,6 +69,7 @@ require (
 	charm.land/bubbletea/v2 v2.0.9
 	filippo.io/age v1.3.2
 	github.com/charmbracelet/x/ansi v0.11.7
+	github.com/coder/websocket v1.8.15
 	golang.org/x/mod v0.41.0
 	golang.org/x/net v0.59.0
 )

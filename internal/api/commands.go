@@ -71,8 +71,11 @@ func (s commands) detach(ctx context.Context, m *carrelv1.DetachRequest) (id.Com
 	if err != nil {
 		return "", err
 	}
+	if err := checkSession(m.GetSession(), window != nil, m.GetRecord()); err != nil {
+		return "", err
+	}
 	e.Stdin, e.Stdout, e.Stderr = execapi.Null, execapi.Capture, execapi.Capture
-	e.Detach, e.OutputLimit = true, m.GetOutputLimit()
+	e.Detach, e.OutputLimit, e.Session, e.Record = true, m.GetOutputLimit(), m.GetSession(), m.GetRecord()
 	if window != nil {
 		e.Rows, e.Cols = window.Rows, window.Cols
 	}
@@ -117,6 +120,10 @@ func (s commands) ListCommands(ctx context.Context,
 			StartedUnixNs: c.StartedNS,
 			Processes:     int32(c.Processes),
 			Status:        statusTo(c.Status),
+			Session:       c.Session,
+			Clients:       int32(c.Clients),
+			Size:          sizeTo(c.Rows, c.Cols),
+			Recorded:      c.Record,
 		})
 	}
 	return connect.NewResponse(out), nil
@@ -180,7 +187,9 @@ func (s commands) Resize(ctx context.Context, req *request[carrelv1.ResizeReques
 		err = invalid("size", "it is missing", "give rows and columns")
 	}
 	if err == nil {
-		err = s.gate.Resize(ctx, authn.FromContext(ctx), ref, execapi.ResizeParams{ID: cmd, Rows: size.Rows, Cols: size.Cols})
+		err = s.gate.Resize(ctx, authn.FromContext(ctx), ref, execapi.ResizeParams{
+			ID: cmd, Rows: size.Rows, Cols: size.Cols, Client: int(m.GetClient()),
+		})
 	}
 	if err != nil {
 		return nil, errcode.ToWire(err)

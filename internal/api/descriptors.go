@@ -265,12 +265,22 @@ func (s commands) Attach(ctx context.Context, req *request[carrelv1.AttachReques
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}
-	res, files, err := s.gate.Output(ctx, authn.FromContext(ctx), ref, execapi.OutputParams{ID: cmd, Follow: m.GetFollow()}, true)
+	window, err := windowFrom(m.GetSize())
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	o := execapi.OutputParams{ID: cmd, Follow: m.GetFollow(), Join: m.GetJoin()}
+	if window != nil {
+		o.Rows, o.Cols = window.Rows, window.Cols
+	}
+	res, files, err := s.gate.Output(ctx, authn.FromContext(ctx), ref, o, !m.GetReadOnly())
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}
 	c.out = files
-	return connect.NewResponse(&carrelv1.AttachResponse{Terminal: res.TTY, Lost: res.Lost, Status: statusTo(res.Status)}), nil
+	return connect.NewResponse(&carrelv1.AttachResponse{
+		Terminal: res.TTY, Lost: res.Lost, Status: statusTo(res.Status), Client: int32(res.Client),
+	}), nil
 }
 
 func isHungUp(err error) bool     { return errors.Is(err, syscall.EIO) }

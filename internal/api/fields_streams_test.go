@@ -7,6 +7,7 @@ import (
 	"os"
 	"reflect"
 	"sync"
+	"syscall"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -56,6 +57,17 @@ var later = []struct {
 			{Method: "Resize", Args: []any{"demo", execapi.ResizeParams{ID: ranID, Rows: 20, Cols: 21}}},
 			{Method: "Signal", Args: []any{"demo", execapi.StopTaskParams{ID: ranID, Signal: 9}}},
 		},
+	},
+	{
+		"CommandService.Join",
+		[]proto.Message{
+			&carrelv1.JoinRequest{Message: &carrelv1.JoinRequest_Start{Start: &carrelv1.JoinStart{Workspace: "demo", CommandId: string(ranID)}}},
+			&carrelv1.JoinRequest{Message: &carrelv1.JoinRequest_Stdin{Stdin: []byte("one\x00\xff")}},
+			&carrelv1.JoinRequest{Message: &carrelv1.JoinRequest_Resize{Resize: &carrelv1.WindowSize{Rows: 20, Cols: 21}}},
+			&carrelv1.JoinRequest{Message: &carrelv1.JoinRequest_Stdin{Stdin: []byte("two")}},
+		},
+		"one\x00\xfftwo",
+		[]apitest.Call{{Method: "Resize", Args: []any{"demo", execapi.ResizeParams{ID: ranID, Rows: 20, Cols: 21, Client: 7}}}},
 	},
 	{
 		"ArchiveService.Restore",
@@ -144,6 +156,7 @@ func find(name string) (procedure, error) {
 type carryingGate struct {
 	*apitest.Recorder
 
+	joined   sync.WaitGroup // clients of sessions
 	mu       sync.Mutex
 	received []byte
 	running  *bareCommand
@@ -155,6 +168,7 @@ var _ api.Gate = (*carryingGate)(nil)
 
 // data returns the data since the last call.
 func (g *carryingGate) data() string {
+	g.joined.Wait()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	b := g.received
@@ -188,6 +202,27 @@ func (g *carryingGate) OnFiles(
 		s.In = nil
 	}
 	return g.Recorder.OnFiles(ctx, p, ref, r, s)
+}
+
+// Output joins a session of which nothing is drawn.
+func (g *carryingGate) Output(
+	ctx context.Context, p principal.Principal, ref string, o execapi.OutputParams, attach bool,
+) (execapi.OutputResult, []*os.File, error) {
+	res, _, err := g.Recorder.Output(ctx, p, ref, o, attach)
+	if !o.Join {
+		return res, nil, err
+	}
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return res, nil, err
+	}
+	near := os.NewFile(uintptr(fds[1]), "near")
+	g.joined.Go(func() {
+		defer near.Close()
+		_ = g.take(near) // the test sees what is missing
+	})
+	res.Client = 7
+	return res, []*os.File{os.NewFile(uintptr(fds[0]), "far")}, nil
 }
 
 func (g *carryingGate) Spawn(

@@ -34,6 +34,8 @@ var values = map[string][2]any{
 	"AnswerApprovalRequest.id":      {"ap-0123456789abcdef", "ap-fedcba9876543210"},
 	"AttachRequest.command_id":      {"c-0123456789abcdef", "c-fedcba9876543210"},
 	"Command.source":                {"user", "llm"},
+	"DetachRequest.session":         {"main", "other-2"},
+	"JoinStart.command_id":          {"c-0123456789abcdef", "c-fedcba9876543210"},
 	"CreateRequest.allow":           {"userns", "io_uring"},
 	"CreateTokenRequest.owner":      {"uid:1000", "uid:1001"},
 	"CreateTokenRequest.roles":      {"agent", "operator"},
@@ -87,7 +89,7 @@ var silent = map[string]string{
 // notFirst are the messages of a stream that do not begin one: see TestEveryLaterMessageArrives.
 var notFirst = map[string]bool{
 	"StreamRequest.stdin": true, "StreamRequest.close_stdin": true, "StreamRequest.resize": true, "StreamRequest.signal": true,
-	"RestoreRequest.data":   true,
+	"RestoreRequest.data": true, "JoinRequest.stdin": true, "JoinRequest.resize": true,
 	"WriteFileRequest.data": true, "WriteFileRequest.finish": true, "UnpackFilesRequest.data": true, "UnpackFilesRequest.finish": true,
 }
 

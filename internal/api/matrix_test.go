@@ -26,6 +26,7 @@ var minimal = map[string]string{
 	"CommandService/Exec":              `{"workspace":"demo","command":{"argv":["true"]}}`,
 	"CommandService/Stream":            `{"start":{"workspace":"demo","command":{"argv":["true"]}}}`,
 	"CommandService/Detach":            `{"workspace":"demo","command":{"argv":["true"]}}`,
+	"CommandService/Join":              `{"start":{"workspace":"demo","commandId":"c-0123456789abcdef"}}`,
 	"CommandService/Logs":              `{"workspace":"demo","commandId":"c-0123456789abcdef"}`,
 	"CommandService/Wait":              `{"workspace":"demo","commandId":"c-0123456789abcdef"}`,
 	"CommandService/Resize":            `{"workspace":"demo","commandId":"c-0123456789abcdef","size":{}}`,

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"strings"
+
 	"github.com/carrel-dev/carrel/internal/fdapi"
 	"github.com/carrel-dev/carrel/internal/operation"
 )
@@ -19,6 +21,14 @@ type route struct {
 // waits are the procedures that answer once, at an end that may be far.
 var waits = map[string]bool{"CommandService/Wait": true}
 
+// served is the path under which a request's is found in the table: its own, or that of terminals, which goes on with names.
+func served(path string) string {
+	if strings.HasPrefix(path, terminalsPath) {
+		return terminalsPath
+	}
+	return path
+}
+
 // metricsPath is where counters are read, as Prometheus does.
 const metricsPath = "/metrics"
 
@@ -26,8 +36,9 @@ const metricsPath = "/metrics"
 // hand-over of descriptors and the metrics. Who may do what is the gate's decision.
 var routes = func() map[string]route {
 	m := map[string]route{
-		fdapi.Path:  {operation.Large, true, false},
-		metricsPath: {operation.Small, false, false},
+		fdapi.Path:    {operation.Large, true, false},
+		metricsPath:   {operation.Small, false, false},
+		terminalsPath: {operation.Small, true, true},
 	}
 	for i := range operation.Table {
 		for _, c := range operation.Table[i].Calls {

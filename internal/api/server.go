@@ -20,6 +20,7 @@ import (
 	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
 	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/bucket"
 	"github.com/carrel-dev/carrel/internal/fdapi"
 )
 
@@ -69,6 +70,9 @@ type Options struct {
 	StallTimeout time.Duration
 	// StreamsPerOwner bounds the streams and waits that one owner may have open; 0 is 256.
 	StreamsPerOwner int
+	// TerminalOrigins are origins, as https://panel.example, whose pages may open terminals over TLS, beside those of the host
+	// that a request is for.
+	TerminalOrigins []string
 	// Log gets what cannot be answered to a client; nil is slog.Default().
 	Log *slog.Logger
 }
@@ -92,6 +96,7 @@ type Server struct {
 	conns       connections
 	strangers   strangers
 	streams     streams
+	terminals   terminalPace
 	attached    attachedCommands
 }
 
@@ -148,6 +153,7 @@ func NewServer(g Gate, opts Options) *Server {
 	}
 	s := &Server{
 		gate: g, opts: opts, handlers: map[string]http.Handler{}, streams: streams{most: opts.StreamsPerOwner, held: map[string]int{}},
+		terminals: terminalPace{came: bucket.NewMany[string](maxTerminalOwners)},
 	}
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.follows, s.stopFollows = context.WithCancel(s.closing)
@@ -184,6 +190,7 @@ func NewServer(g Gate, opts Options) *Server {
 		fdapi.Signal: unary(commands{s}.Signal),
 		fdapi.Resize: unary(commands{s}.Resize),
 	}
+	s.handlers[terminalsPath] = http.HandlerFunc(s.terminal)
 	s.handlers[metricsPath] = http.NotFoundHandler()
 	if opts.Metrics != nil {
 		s.handlers[metricsPath] = http.HandlerFunc(s.metrics)
@@ -267,7 +274,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.Admit(w, r, Entry{
 		Enter:  func(context.Context) (context.Context, func(), error) { return s.enter(r) },
-		Refuse: s.refuse, Handler: s.handlers[r.URL.Path], Stream: rt.stream, Counted: rt.counted,
+		Refuse: s.refuse, Handler: s.handlers[served(r.URL.Path)], Stream: rt.stream, Counted: rt.counted,
 	})
 }
 
@@ -350,7 +357,7 @@ func (s *Server) find(r *http.Request) (route, error) {
 	if err := s.sameOrigin(r); err != nil {
 		return route{}, err
 	}
-	rt, ok := routes[r.URL.Path]
+	rt, ok := routes[served(r.URL.Path)]
 	if !ok {
 		return route{}, fmt.Errorf("cannot find %q: carrel.v1 has no such procedure; see docs/protocols/api.md: %w", r.URL.Path,
 			errdefs.ErrNotFound)
@@ -362,7 +369,7 @@ func (s *Server) find(r *http.Request) (route, error) {
 // without: whoever sends one wants its rights and no others. leave is for the end of the
 // request.
 func (s *Server) enter(r *http.Request) (ctx context.Context, leave func(), err error) {
-	headers, remote := r.Header.Values("Authorization"), r.TLS != nil
+	headers, remote := tokenOf(r), r.TLS != nil
 	if err := authn.Refused(r.Context()); err != nil {
 		return nil, nil, err
 	}
@@ -441,8 +448,9 @@ func endWith(ctx context.Context, rc *http.ResponseController) (stop func()) {
 // sameOrigin refuses what a browser sends: over TLS one can be made to, and a relay from a
 // TCP port to the Unix socket can be reached by one.
 func (s *Server) sameOrigin(r *http.Request) error {
+	terminal := served(r.URL.Path) == terminalsPath && s.fromPage(r)
 	for _, h := range []string{"Origin", "Sec-Fetch-Site"} {
-		if r.Header.Get(h) != "" {
+		if r.Header.Get(h) != "" && !terminal {
 			return fmt.Errorf("cannot accept a request with the header %s: the API is not for browsers; use a client: %w", h,
 				errdefs.ErrPermissionDenied)
 		}

@@ -76,6 +76,7 @@ var commandTable = []struct {
 	{"events", "workspaces", (*app).eventsCommand},
 	{"run", "commands", (*app).runCommand},
 	{"exec", "commands", (*app).execCommand},
+	{"shell", "commands", (*app).shellCommand},
 	{"ps", "commands", (*app).psCommand},
 	{"logs", "commands", (*app).logsCommand},
 	{"attach", "commands", (*app).attachCommand},

@@ -159,7 +159,8 @@ func (c *Commands) exec(ctx context.Context, p principal.Principal, ref string, 
 func asked(p principal.Principal, e *execapi.ExecParams, tty bool) (operation.Exec, error) {
 	return operation.NewExec(operation.Command{
 		Command: workspace.Command{Argv: e.Argv, Env: e.Env, Cwd: e.Cwd, TimeoutMS: e.TimeoutMS, GraceMS: e.GraceMS},
-		TTY:     tty, Detach: e.Detach, Source: string(judge.Origin(p, policy.Origin(e.Asked.Source))),
+		TTY:     tty, Detach: e.Detach, Session: e.Session, Record: e.Record,
+		Source: string(judge.Origin(p, policy.Origin(e.Asked.Source))),
 	})
 }
 
@@ -245,8 +246,8 @@ func (c *Commands) do(ctx context.Context, p principal.Principal, ref string, op
 	return a.Do(ctx, func(ctx context.Context, p permit.Permit) (any, error) { return nil, f(ctx, rt, p) })
 }
 
-// Output opens the output of a detached command. Attaching to its terminal also gives the
-// right to type, and so is a change.
+// Output opens the output of a detached command, or joins a session. Attaching to its terminal also
+// gives the right to type, and so is a change; joining a session without it is reading its output.
 func (c *Commands) Output(ctx context.Context, p principal.Principal, ref string, o execapi.OutputParams,
 	attach bool,
 ) (res execapi.OutputResult, files []*os.File, err error) {

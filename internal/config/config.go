@@ -50,6 +50,8 @@ type Config struct {
 	NamePrefix           string
 	// Limits apply to a workspace that requests none.
 	Limits workspace.Limits
+	// TerminalOrigins are origins with commas between.
+	TerminalOrigins string
 	// Allow is what workspaces may be made with, ChatAllow the same for the profile chat.
 	Allow, ChatAllow []workspace.Opening
 	// The most workspaces that may exist and run; 0 is no bound. Memory is in bytes.

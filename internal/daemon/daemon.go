@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -339,7 +340,8 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	seen.states(g, audited)
 	opts := api.Options{
 		Metrics: seen.handler(), Version: build.Version(), Commit: build.Commit(), Tokens: tokens, Log: log,
-		StreamsPerOwner: cfg.MaxStreamsPerOwner, Full: disk.Full, DiskLimit: cfg.Limits.DiskBytes,
+		StreamsPerOwner: cfg.MaxStreamsPerOwner, TerminalOrigins: strings.Split(cfg.TerminalOrigins, ","),
+		Full: disk.Full, DiskLimit: cfg.Limits.DiskBytes,
 	}
 	if far != nil {
 		opts.Address, opts.Fingerprint, opts.Hosts = far.address, far.keys.Fingerprint(), far.keys.IsFor

@@ -49,6 +49,13 @@ const (
 	// MaxFollowers bounds how many clients may read the output of detached commands at once, all
 	// commands of a workspace together.
 	MaxFollowers = 256
+	// MaxSessions bounds the sessions of a workspace, MaxClients the clients of one of them, and MaxSession the bytes of
+	// its name.
+	MaxSessions = 32
+	MaxClients  = 16
+	MaxSession  = 32
+	// MaxRecording bounds the file of a recording, in bytes.
+	MaxRecording = 16 << 20
 	// MaxCommands bounds how many commands are listed at once, including ended
 	// detached ones whose output is kept.
 	MaxCommands = 1024
@@ -139,6 +146,11 @@ type ExecParams struct {
 	OutputLimit int64  `json:"output_limit,omitempty"`
 	Rows        uint16 `json:"rows,omitempty"`
 	Cols        uint16 `json:"cols,omitempty"`
+	// Session names the terminal of a detached command, so that clients can join it: what it shows is kept, and drawn for
+	// each of them. See CheckSession.
+	Session string `json:"session,omitempty"`
+	// Record writes the output of a session to the file Recording(ID) in the home.
+	Record bool `json:"record,omitempty"`
 	// Asked is for the gate. It is not sent to the executor.
 	Asked Asked `json:"-"`
 }
@@ -209,6 +221,8 @@ type ResizeParams struct {
 	ID   id.Command `json:"id"`
 	Rows uint16     `json:"rows"`
 	Cols uint16     `json:"cols"`
+	// Client is whose window has this size, for a session: its terminal has the smallest of them.
+	Client int `json:"client,omitempty"`
 }
 
 // OutputParams asks for a detached command's output (MethodLogs, MethodAttach).
@@ -218,6 +232,11 @@ type ResizeParams struct {
 type OutputParams struct {
 	ID     id.Command `json:"id"`
 	Follow bool       `json:"follow,omitempty"`
+	// Join joins a session: what its terminal shows is drawn, from now on to its end, for a window of this size, 0 if it is
+	// not known. By MethodAttach what is written is typed, and the window's size counts. By MethodLogs neither.
+	Join bool   `json:"join,omitempty"`
+	Rows uint16 `json:"rows,omitempty"`
+	Cols uint16 `json:"cols,omitempty"`
 }
 
 // OutputResult describes the output behind the fd of the reply.
@@ -227,6 +246,8 @@ type OutputResult struct {
 	Lost int64 `json:"lost,omitempty"`
 	// Status is set if the command has ended.
 	Status *Status `json:"status,omitempty"`
+	// Client is the number of a client that has joined, for ResizeParams.
+	Client int `json:"client,omitempty"`
 }
 
 // HoldParams (MethodHold) starts or ends the refusal of new commands. Once On is answered no
@@ -256,6 +277,13 @@ type Command struct {
 	// Processes counts the live processes in its sub-group.
 	Processes int     `json:"processes"`
 	Status    *Status `json:"status,omitempty"`
+	// Session is the name of the session, "" for none; Clients are those that have joined it, and Rows and Cols its size.
+	Session string `json:"session,omitempty"`
+	Clients int    `json:"clients,omitempty"`
+	Rows    int    `json:"rows,omitempty"`
+	Cols    int    `json:"cols,omitempty"`
+	// Record: it writes a recording.
+	Record bool `json:"record,omitempty"`
 }
 
 // ListResult answers MethodList.

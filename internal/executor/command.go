@@ -35,7 +35,11 @@ type command struct {
 	// stdout and stderr collect captured output; nil where it goes elsewhere.
 	stdout, stderr *capture
 	// buffer keeps a detached command's output, which is read from source.
-	buffer  *ring
+	buffer *ring
+	// session is the name of the session that it is, "" for none, and shared its terminal until it ends. The executor's lock
+	// guards both.
+	session string
+	shared  *shared
 	source  *os.File
 	readers sync.WaitGroup // goroutines that fill stdout, stderr and buffer
 	input   []chunk        // reserved for stdin data
@@ -113,6 +117,14 @@ func check(p *execapi.ExecParams, tty bool, fds int) error {
 	if p.Detach && p.Stdin != "" && p.Stdin != execapi.Null {
 		return bad("a detached command has no standard input; write its input to a file first")
 	}
+	if p.Session != "" {
+		if err := execapi.CheckSession(p.Session); err != nil {
+			return err
+		}
+	}
+	if (p.Session != "" || p.Record) && (p.Session == "" || !tty || !p.Detach) {
+		return bad("a session is detached and has a terminal and a name")
+	}
 	if p.Detach && p.Wait {
 		return bad("it cannot be detached and waited for")
 	}
@@ -150,6 +162,13 @@ func check(p *execapi.ExecParams, tty bool, fds int) error {
 		return bad("it came with %d descriptors and needs %d", fds, want)
 	}
 	return nil
+}
+
+// sharedOf is the terminal of a session, nil for another command and for one that has ended.
+func (e *Executor) sharedOf(c *command) *shared {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return c.shared
 }
 
 func (e *Executor) find(name id.Command) (*command, error) {
@@ -240,6 +259,13 @@ func (e *Executor) list(count bool) execapi.ListResult {
 		case <-c.done:
 			row.Status = &c.status
 		default:
+		}
+		e.mu.Lock()
+		t := c.shared
+		row.Session = c.session
+		e.mu.Unlock()
+		if t != nil {
+			t.row(&row)
 		}
 		if count && (row.Status == nil || row.Status.Stuck > 0) {
 			c.inGroup(func(g *group) { row.Processes = len(g.pids()) })

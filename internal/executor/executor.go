@@ -77,6 +77,8 @@ type Executor struct {
 	commands map[id.Command]*command
 	peers    map[*peer]struct{}
 	closing  bool
+	// cells are those of the screens of sessions.
+	cells int
 	// mortal: the executor and all commands end when its last peer does.
 	mortal bool
 	idle   *time.Timer

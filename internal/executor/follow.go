@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
 )
 
 // followerBuffer is how much a client that does not read has waiting in its pipe or socket.
@@ -79,14 +80,18 @@ func (c *command) newFollower(fd int, follow bool) (*follower, error) {
 	defer r.k.mu.Unlock()
 	if r.k.followers >= execapi.MaxFollowers {
 		unix.Close(fd)
-		return nil, fmt.Errorf("cannot read the output of %s: %d clients read output in this workspace, the most there may be; "+
-			"end some of them (carrel logs -f, carrel attach) and try again: %w", c.id, execapi.MaxFollowers, errdefs.ErrResourceExhausted)
+		return nil, tooMany(c.id)
 	}
 	unix.SetNonblock(fd, true)
 	w := &follower{r: r, f: os.NewFile(uintptr(fd), "follower"), follow: follow, offset: r.start, done: make(chan struct{})}
 	r.k.followers++
 	r.followers = append(r.followers, w)
 	return w, nil
+}
+
+func tooMany(of id.Command) error {
+	return fmt.Errorf("cannot read the output of %s: %d clients read output in this workspace, the most there may be; end some of them "+
+		"(carrel logs -f, carrel attach, carrel shell) and try again: %w", of, execapi.MaxFollowers, errdefs.ErrResourceExhausted)
 }
 
 // wake lets the followers write what there is.

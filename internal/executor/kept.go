@@ -16,7 +16,7 @@ import (
 //	        outside Go's heap, so that it needs no room for the collector, and in use to the page
 //	24 MiB  memoryLimit of Go: 1,024 commands with a first buffer for each stream and the stacks
 //	        of those who read them; one reply of two full captures at a time (see largeReply), which
-//	        takes 4 MiB while it is assembled and encoded
+//	        takes 4 MiB while it is assembled and encoded; 4 MiB of screens of sessions (see maxCells)
 //	 5 MiB  pipes of execapi.MaxFollowers clients that do not read, followerBuffer each
 //	 4 MiB  maxPeers connections with full socket buffers
 //	 7 MiB  the kernel's own for pipes, threads and page tables
@@ -224,6 +224,25 @@ func (r *ring) readFrom(fd int) (int, error) {
 		r.wake()
 	}
 	return n, err
+}
+
+// keep keeps output that was read elsewhere.
+func (r *ring) keep(b []byte) {
+	r.k.mu.Lock()
+	defer r.k.mu.Unlock()
+	for len(b) > 0 {
+		room := r.room()
+		if room == nil {
+			r.end += int64(len(b))
+			r.start = r.end
+			break
+		}
+		n := copy(room, b)
+		b = b[n:]
+		r.end += int64(n)
+		r.start = max(r.start, r.end-r.limit)
+	}
+	r.wake()
 }
 
 // at returns kept output from an offset on, which must not be before start.

@@ -148,6 +148,10 @@ func (c *command) watchStreams(ch *child, in *execapi.ExecParams) {
 		}
 		c.source = source
 		// close ends the ring: the command may run on after it closed its output.
+		if t := c.shared; t != nil {
+			c.readers.Go(func() { t.read(source) })
+			break
+		}
 		c.readers.Go(func() { readAll(source, c.buffer.readFrom) })
 	default:
 		if ch.near[1] != nil {

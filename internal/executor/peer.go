@@ -169,6 +169,9 @@ func (p *peer) resize(_ *jsonrpc.Request, in *execapi.ResizeParams) (any, []*os.
 	if c.master == nil {
 		return nil, nil, fmt.Errorf("cannot resize %s: it has no terminal: %w", in.ID, errdefs.ErrFailedPrecondition)
 	}
+	if t := p.e.sharedOf(c); t != nil {
+		return struct{}{}, nil, t.resize(in)
+	}
 	return struct{}{}, nil, setSize(c.master, in.Rows, in.Cols)
 }
 
@@ -189,17 +192,24 @@ func (p *peer) output(in *execapi.OutputParams, attach bool) (any, []*os.File, e
 		return nil, nil, fmt.Errorf("cannot read the output of %s: it goes to the client that started it; "+
 			"only detached commands keep theirs: %w", in.ID, errdefs.ErrFailedPrecondition)
 	}
+	out := execapi.OutputResult{TTY: c.tty}
 	var far *os.File
-	var lost int64
-	if attach && c.tty {
-		far, lost, err = c.openTerminal()
-	} else {
-		far, lost, err = c.openOutput(in.Follow || attach)
+	switch {
+	case in.Join:
+		t := p.e.sharedOf(c)
+		if t == nil {
+			return nil, nil, fmt.Errorf("cannot join %s: it is no session, or has ended; \"carrel shell --ls\" lists those that are open: %w",
+				in.ID, errdefs.ErrFailedPrecondition)
+		}
+		far, out.Client, err = t.join(attach, in.Rows, in.Cols)
+	case attach && c.tty:
+		far, out.Lost, err = c.openTerminal()
+	default:
+		far, out.Lost, err = c.openOutput(in.Follow || attach)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	out := execapi.OutputResult{TTY: c.tty, Lost: lost}
 	select {
 	case <-c.done:
 		out.Status = &c.status

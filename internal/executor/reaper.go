@@ -183,6 +183,7 @@ func (c *command) close(groupEmpty bool) {
 	crashpoint.Here("executor.exec.final")
 	c.e.kept.giveBack(c.input)
 	close(c.done)
+	c.unshare()
 	if c.buffer != nil {
 		c.buffer.finish() // after done: a reader at the end can ask for the status
 	}

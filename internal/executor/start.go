@@ -41,11 +41,15 @@ func (e *Executor) start(
 	}
 	var far []*os.File
 	err := c.reserveInput(len(in.StdinData))
+	if err == nil && in.Session != "" {
+		err = c.share(in)
+	}
 	if err == nil {
 		p.inLoop(func() { far, err = e.spawn(c, in, given) })
 	}
 	if err != nil {
 		e.forget(c)
+		c.unshare()
 		close(c.done)    // a shutdown may wait for it
 		go c.discarded() // which waits for the streams
 		return nil, nil, err
@@ -164,6 +168,9 @@ func (ch *child) fork(c *command, in *execapi.ExecParams, given []*os.File) erro
 		asCommand(ch.uid)
 	}
 	err := ch.prepare(in, given)
+	if err == nil && in.Record {
+		err = c.shared.startRecording(in, c.started)
+	}
 	if ids {
 		asCommand(0)
 	}
@@ -450,11 +457,15 @@ func (e *Executor) environment(in *execapi.ExecParams) []string {
 		"HOME=" + home, "USER=" + e.spec.User, "LOGNAME=" + e.spec.User, "SHELL=" + e.spec.Shell,
 		"LANG=C.UTF-8", "PWD=" + dir, "XDG_RUNTIME_DIR=/run/user/" + uid, "CARREL_WORKSPACE=" + string(e.spec.Name),
 	}
-	if len(in.Env) == 0 {
+	if len(in.Env) == 0 && in.Session == "" {
 		return base[:]
 	}
-	env := make([]string, 0, len(base)+len(in.Env))
-	for _, b := range base {
+	all := base[:]
+	if in.Session != "" {
+		all = append(all, "TERM="+sessionTerm)
+	}
+	env := make([]string, 0, len(all)+len(in.Env))
+	for _, b := range all {
 		if name, _, _ := strings.Cut(b, "="); !defines(in.Env, name) {
 			env = append(env, b)
 		}

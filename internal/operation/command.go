@@ -14,6 +14,9 @@ type Command struct {
 	workspace.Command
 	// TTY runs it on a terminal, Detach lets it outlive its client.
 	TTY, Detach bool
+	// Session names its terminal, for clients that join, and Record has the output written to a file in the home.
+	Session string
+	Record  bool
 	// Source is who wrote it: "user" or "llm".
 	Source string
 }
@@ -29,12 +32,15 @@ type Words struct {
 	TTY       bool   `json:"tty,omitempty"`
 	Detach    bool   `json:"detach,omitempty"`
 	TimeoutMS int64  `json:"timeout_ms,omitempty"`
+	// Session is the name of a session, and Record says that it is recorded: to ~/.carrel/recordings/ID.cast.
+	Session string `json:"session,omitempty"`
+	Record  bool   `json:"recorded,omitempty"`
 	// ID is the one that carrel gives the command. An approval is about the command without.
 	ID id.Command `json:"command,omitempty"`
 }
 
 func wordsOf(c Command) Words {
-	w := Words{Argv: c.Argv, Cwd: c.Cwd, TTY: c.TTY, Detach: c.Detach, TimeoutMS: c.TimeoutMS}
+	w := Words{Argv: c.Argv, Cwd: c.Cwd, TTY: c.TTY, Detach: c.Detach, TimeoutMS: c.TimeoutMS, Session: c.Session, Record: c.Record}
 	w.Env, w.EnvDigest = envOf(c.Env)
 	return w
 }
@@ -64,7 +70,8 @@ type Cleaner interface {
 func (w Words) clean(c Cleaner) (Words, bool) {
 	out := w
 	out.Argv, out.Env, out.Cwd, out.ID = c.Argv(w.Argv), c.Texts(w.Env), c.Text(w.Cwd), id.Command(c.Text(string(w.ID)))
-	return out, !same(out.Argv, w.Argv) || !same(out.Env, w.Env) || out.Cwd != w.Cwd || out.ID != w.ID
+	out.Session = c.Text(w.Session)
+	return out, !same(out.Argv, w.Argv) || !same(out.Env, w.Env) || out.Cwd != w.Cwd || out.ID != w.ID || out.Session != w.Session
 }
 
 // same reports whether y is x itself.

@@ -161,7 +161,7 @@ var Table = []Row{
 	{
 		Name: AttachCommand, Words: "attach to a command in", Needs: p.Run, On: Workspace, Class: Change,
 		Help:   "Connect to a detached command until it ends",
-		Calls:  small("CommandService/Attach"),
+		Calls:  append(small("CommandService/Attach"), Call{"CommandService/Join", Large, true}),
 		Judged: rule(Rule{Name: "command.attach", Risk: 20, Reason: "joins a command that was judged when it was started"}),
 	},
 	{

@@ -263,8 +263,9 @@ func newTransport(dial func(context.Context) (*net.UnixConn, error)) *transport 
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch r.URL.Path {
-	case carrelv1connect.CommandServiceStreamProcedure, carrelv1connect.ArchiveServiceRestoreProcedure,
-		carrelv1connect.FileServiceWriteFileProcedure, carrelv1connect.FileServiceUnpackFilesProcedure:
+	case carrelv1connect.CommandServiceStreamProcedure, carrelv1connect.CommandServiceJoinProcedure,
+		carrelv1connect.ArchiveServiceRestoreProcedure, carrelv1connect.FileServiceWriteFileProcedure,
+		carrelv1connect.FileServiceUnpackFilesProcedure:
 		return t.streams.RoundTrip(r)
 	}
 	return t.unary.RoundTrip(r)

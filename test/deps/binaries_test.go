@@ -16,6 +16,7 @@ var binaries = []struct {
 		append([]deps.Rule{
 			{internal + "executor", "itself"},
 			{internal + "execapi", "its messages"},
+			{internal + "screen", "what the terminal of a session shows: it is read here, where it harms its workspace alone"},
 			{internal + "pages", "keeps it small while nothing runs"},
 		}, privileged...),
 		append([]deps.Rule{

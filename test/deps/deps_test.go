@@ -35,6 +35,7 @@ var tiers = []deps.Tier{
 	{Name: "httprule", Level: 0},
 
 	{Name: "budget", Level: 1},
+	{Name: "screen", Level: 1},
 	{Name: "principal", Level: 1},
 	{Name: "workspace", Level: 1},
 	{Name: "shell", Level: 1},

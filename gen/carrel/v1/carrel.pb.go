@@ -3816,8 +3816,15 @@ type DetachRequest struct {
 	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
 	Command   *Command               `protobuf:"bytes,2,opt,name=command,proto3" json:"command,omitempty"`
 	// Bytes of output to keep; 0 is the default of 1 MiB, at most 16 MiB.
-	OutputLimit   int64       `protobuf:"varint,3,opt,name=output_limit,json=outputLimit,proto3" json:"output_limit,omitempty"`
-	Terminal      *WindowSize `protobuf:"bytes,4,opt,name=terminal,proto3" json:"terminal,omitempty"`
+	OutputLimit int64       `protobuf:"varint,3,opt,name=output_limit,json=outputLimit,proto3" json:"output_limit,omitempty"`
+	Terminal    *WindowSize `protobuf:"bytes,4,opt,name=terminal,proto3" json:"terminal,omitempty"`
+	// A name for its terminal, which makes it a session: clients can join and leave it, what it shows is kept and drawn for
+	// them, and its size is that of the smallest window. 1 to 32 lower-case letters, digits, '-' and '_'; already_exists if
+	// a session of the workspace has it. It needs `terminal`.
+	Session string `protobuf:"bytes,5,opt,name=session,proto3" json:"session,omitempty"`
+	// Write the output of the session to ~/.carrel/recordings/COMMAND_ID.cast in the workspace, an asciinema v2 file of at
+	// most 16 MiB. The file is the workspace's own.
+	Record        bool `protobuf:"varint,6,opt,name=record,proto3" json:"record,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3880,6 +3887,20 @@ func (x *DetachRequest) GetTerminal() *WindowSize {
 	return nil
 }
 
+func (x *DetachRequest) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *DetachRequest) GetRecord() bool {
+	if x != nil {
+		return x.Record
+	}
+	return false
+}
+
 type DetachResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	CommandId     string                 `protobuf:"bytes,1,opt,name=command_id,json=commandId,proto3" json:"command_id,omitempty"`
@@ -3934,7 +3955,13 @@ type CommandInfo struct {
 	StartedUnixNs int64                  `protobuf:"varint,6,opt,name=started_unix_ns,json=startedUnixNs,proto3" json:"started_unix_ns,omitempty"`
 	Processes     int32                  `protobuf:"varint,7,opt,name=processes,proto3" json:"processes,omitempty"`
 	// Set once it has ended.
-	Status        *Status `protobuf:"bytes,8,opt,name=status,proto3" json:"status,omitempty"`
+	Status *Status `protobuf:"bytes,8,opt,name=status,proto3" json:"status,omitempty"`
+	// The name of the session that it is or was, "" for none; how many clients have joined it, the size of its terminal,
+	// and whether it is recorded.
+	Session       string      `protobuf:"bytes,9,opt,name=session,proto3" json:"session,omitempty"`
+	Clients       int32       `protobuf:"varint,10,opt,name=clients,proto3" json:"clients,omitempty"`
+	Size          *WindowSize `protobuf:"bytes,11,opt,name=size,proto3" json:"size,omitempty"`
+	Recorded      bool        `protobuf:"varint,12,opt,name=recorded,proto3" json:"recorded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4023,6 +4050,34 @@ func (x *CommandInfo) GetStatus() *Status {
 		return x.Status
 	}
 	return nil
+}
+
+func (x *CommandInfo) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *CommandInfo) GetClients() int32 {
+	if x != nil {
+		return x.Clients
+	}
+	return 0
+}
+
+func (x *CommandInfo) GetSize() *WindowSize {
+	if x != nil {
+		return x.Size
+	}
+	return nil
+}
+
+func (x *CommandInfo) GetRecorded() bool {
+	if x != nil {
+		return x.Recorded
+	}
+	return false
 }
 
 type ExplainRequest struct {
@@ -4564,10 +4619,12 @@ func (*SignalResponse) Descriptor() ([]byte, []int) {
 }
 
 type ResizeRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Workspace     string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
-	CommandId     string                 `protobuf:"bytes,2,opt,name=command_id,json=commandId,proto3" json:"command_id,omitempty"`
-	Size          *WindowSize            `protobuf:"bytes,3,opt,name=size,proto3" json:"size,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	CommandId string                 `protobuf:"bytes,2,opt,name=command_id,json=commandId,proto3" json:"command_id,omitempty"`
+	Size      *WindowSize            `protobuf:"bytes,3,opt,name=size,proto3" json:"size,omitempty"`
+	// For a session, the client whose window has that size.
+	Client        int32 `protobuf:"varint,4,opt,name=client,proto3" json:"client,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4621,6 +4678,13 @@ func (x *ResizeRequest) GetSize() *WindowSize {
 		return x.Size
 	}
 	return nil
+}
+
+func (x *ResizeRequest) GetClient() int32 {
+	if x != nil {
+		return x.Client
+	}
+	return 0
 }
 
 type ResizeResponse struct {
@@ -4819,19 +4883,293 @@ func (x *Exited) GetError() string {
 	return ""
 }
 
+type JoinStart struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	CommandId string                 `protobuf:"bytes,2,opt,name=command_id,json=commandId,proto3" json:"command_id,omitempty"`
+	// The size of the client's window.
+	Size *WindowSize `protobuf:"bytes,3,opt,name=size,proto3" json:"size,omitempty"`
+	// Look on: what is sent is not typed, and the size does not count. It takes the permission that Logs takes.
+	ReadOnly      bool `protobuf:"varint,4,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinStart) Reset() {
+	*x = JoinStart{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinStart) ProtoMessage() {}
+
+func (x *JoinStart) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinStart.ProtoReflect.Descriptor instead.
+func (*JoinStart) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *JoinStart) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *JoinStart) GetCommandId() string {
+	if x != nil {
+		return x.CommandId
+	}
+	return ""
+}
+
+func (x *JoinStart) GetSize() *WindowSize {
+	if x != nil {
+		return x.Size
+	}
+	return nil
+}
+
+func (x *JoinStart) GetReadOnly() bool {
+	if x != nil {
+		return x.ReadOnly
+	}
+	return false
+}
+
+type JoinRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Message:
+	//
+	//	*JoinRequest_Start
+	//	*JoinRequest_Stdin
+	//	*JoinRequest_Resize
+	Message       isJoinRequest_Message `protobuf_oneof:"message"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinRequest) Reset() {
+	*x = JoinRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinRequest) ProtoMessage() {}
+
+func (x *JoinRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
+func (*JoinRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *JoinRequest) GetMessage() isJoinRequest_Message {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *JoinRequest) GetStart() *JoinStart {
+	if x != nil {
+		if x, ok := x.Message.(*JoinRequest_Start); ok {
+			return x.Start
+		}
+	}
+	return nil
+}
+
+func (x *JoinRequest) GetStdin() []byte {
+	if x != nil {
+		if x, ok := x.Message.(*JoinRequest_Stdin); ok {
+			return x.Stdin
+		}
+	}
+	return nil
+}
+
+func (x *JoinRequest) GetResize() *WindowSize {
+	if x != nil {
+		if x, ok := x.Message.(*JoinRequest_Resize); ok {
+			return x.Resize
+		}
+	}
+	return nil
+}
+
+type isJoinRequest_Message interface {
+	isJoinRequest_Message()
+}
+
+type JoinRequest_Start struct {
+	Start *JoinStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
+}
+
+type JoinRequest_Stdin struct {
+	Stdin []byte `protobuf:"bytes,2,opt,name=stdin,proto3,oneof"`
+}
+
+type JoinRequest_Resize struct {
+	Resize *WindowSize `protobuf:"bytes,3,opt,name=resize,proto3,oneof"`
+}
+
+func (*JoinRequest_Start) isJoinRequest_Message() {}
+
+func (*JoinRequest_Stdin) isJoinRequest_Message() {}
+
+func (*JoinRequest_Resize) isJoinRequest_Message() {}
+
+type JoinResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Message:
+	//
+	//	*JoinResponse_Client
+	//	*JoinResponse_Stdout
+	//	*JoinResponse_Exited
+	Message       isJoinResponse_Message `protobuf_oneof:"message"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinResponse) Reset() {
+	*x = JoinResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinResponse) ProtoMessage() {}
+
+func (x *JoinResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
+func (*JoinResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *JoinResponse) GetMessage() isJoinResponse_Message {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *JoinResponse) GetClient() int32 {
+	if x != nil {
+		if x, ok := x.Message.(*JoinResponse_Client); ok {
+			return x.Client
+		}
+	}
+	return 0
+}
+
+func (x *JoinResponse) GetStdout() []byte {
+	if x != nil {
+		if x, ok := x.Message.(*JoinResponse_Stdout); ok {
+			return x.Stdout
+		}
+	}
+	return nil
+}
+
+func (x *JoinResponse) GetExited() *Status {
+	if x != nil {
+		if x, ok := x.Message.(*JoinResponse_Exited); ok {
+			return x.Exited
+		}
+	}
+	return nil
+}
+
+type isJoinResponse_Message interface {
+	isJoinResponse_Message()
+}
+
+type JoinResponse_Client struct {
+	// The first message: the number of the client that has joined.
+	Client int32 `protobuf:"varint,1,opt,name=client,proto3,oneof"`
+}
+
+type JoinResponse_Stdout struct {
+	Stdout []byte `protobuf:"bytes,2,opt,name=stdout,proto3,oneof"`
+}
+
+type JoinResponse_Exited struct {
+	// The last message, if the session has ended.
+	Exited *Status `protobuf:"bytes,3,opt,name=exited,proto3,oneof"`
+}
+
+func (*JoinResponse_Client) isJoinResponse_Message() {}
+
+func (*JoinResponse_Stdout) isJoinResponse_Message() {}
+
+func (*JoinResponse_Exited) isJoinResponse_Message() {}
+
 type AttachRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
 	CommandId string                 `protobuf:"bytes,2,opt,name=command_id,json=commandId,proto3" json:"command_id,omitempty"`
 	// Go on until the command ends; a terminal always does.
-	Follow        bool `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"`
+	Follow bool `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"`
+	// Join the session that the command is, with a window of this size: the descriptor is a socket on which its terminal is
+	// drawn.
+	Join bool `protobuf:"varint,4,opt,name=join,proto3" json:"join,omitempty"`
+	// Only the output: nothing is typed.
+	ReadOnly      bool        `protobuf:"varint,5,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
+	Size          *WindowSize `protobuf:"bytes,6,opt,name=size,proto3" json:"size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4843,7 +5181,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[68]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4856,7 +5194,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{68}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *AttachRequest) GetWorkspace() string {
@@ -4880,6 +5218,27 @@ func (x *AttachRequest) GetFollow() bool {
 	return false
 }
 
+func (x *AttachRequest) GetJoin() bool {
+	if x != nil {
+		return x.Join
+	}
+	return false
+}
+
+func (x *AttachRequest) GetReadOnly() bool {
+	if x != nil {
+		return x.ReadOnly
+	}
+	return false
+}
+
+func (x *AttachRequest) GetSize() *WindowSize {
+	if x != nil {
+		return x.Size
+	}
+	return nil
+}
+
 type AttachResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The descriptor is the terminal's master side; else a pipe to read from.
@@ -4887,14 +5246,16 @@ type AttachResponse struct {
 	// Bytes of the oldest output that are no longer kept.
 	Lost int64 `protobuf:"varint,2,opt,name=lost,proto3" json:"lost,omitempty"`
 	// Set if the command has ended.
-	Status        *Status `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
+	Status *Status `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
+	// The number of a client that has joined, for Resize.
+	Client        int32 `protobuf:"varint,4,opt,name=client,proto3" json:"client,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4906,7 +5267,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[69]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4919,7 +5280,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{69}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *AttachResponse) GetTerminal() bool {
@@ -4943,6 +5304,13 @@ func (x *AttachResponse) GetStatus() *Status {
 	return nil
 }
 
+func (x *AttachResponse) GetClient() int32 {
+	if x != nil {
+		return x.Client
+	}
+	return 0
+}
+
 type VerifyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -4951,7 +5319,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4963,7 +5331,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[70]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4976,7 +5344,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{70}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{73}
 }
 
 type VerifyResponse struct {
@@ -5010,7 +5378,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5022,7 +5390,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[71]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5035,7 +5403,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{71}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *VerifyResponse) GetOk() bool {
@@ -5159,7 +5527,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5171,7 +5539,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[72]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5184,7 +5552,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{72}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *CheckpointRequest) GetSign() bool {
@@ -5214,7 +5582,7 @@ type CheckpointResponse struct {
 
 func (x *CheckpointResponse) Reset() {
 	*x = CheckpointResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5226,7 +5594,7 @@ func (x *CheckpointResponse) String() string {
 func (*CheckpointResponse) ProtoMessage() {}
 
 func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[73]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5239,7 +5607,7 @@ func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointResponse.ProtoReflect.Descriptor instead.
 func (*CheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{73}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *CheckpointResponse) GetSigned() int64 {
@@ -5324,7 +5692,7 @@ type Filter struct {
 
 func (x *Filter) Reset() {
 	*x = Filter{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5336,7 +5704,7 @@ func (x *Filter) String() string {
 func (*Filter) ProtoMessage() {}
 
 func (x *Filter) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[74]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5349,7 +5717,7 @@ func (x *Filter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Filter.ProtoReflect.Descriptor instead.
 func (*Filter) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{74}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Filter) GetWorkspace() string {
@@ -5420,7 +5788,7 @@ type ProveRequest struct {
 
 func (x *ProveRequest) Reset() {
 	*x = ProveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5432,7 +5800,7 @@ func (x *ProveRequest) String() string {
 func (*ProveRequest) ProtoMessage() {}
 
 func (x *ProveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[75]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5445,7 +5813,7 @@ func (x *ProveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProveRequest.ProtoReflect.Descriptor instead.
 func (*ProveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{75}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ProveRequest) GetFromSeq() int64 {
@@ -5480,7 +5848,7 @@ type ProveResponse struct {
 
 func (x *ProveResponse) Reset() {
 	*x = ProveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5492,7 +5860,7 @@ func (x *ProveResponse) String() string {
 func (*ProveResponse) ProtoMessage() {}
 
 func (x *ProveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[76]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5505,7 +5873,7 @@ func (x *ProveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProveResponse.ProtoReflect.Descriptor instead.
 func (*ProveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{76}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ProveResponse) GetNote() []byte {
@@ -5536,7 +5904,7 @@ type Proven struct {
 
 func (x *Proven) Reset() {
 	*x = Proven{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5548,7 +5916,7 @@ func (x *Proven) String() string {
 func (*Proven) ProtoMessage() {}
 
 func (x *Proven) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[77]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5561,7 +5929,7 @@ func (x *Proven) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proven.ProtoReflect.Descriptor instead.
 func (*Proven) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{77}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Proven) GetLine() []byte {
@@ -5599,7 +5967,7 @@ type ShowRequest struct {
 
 func (x *ShowRequest) Reset() {
 	*x = ShowRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5611,7 +5979,7 @@ func (x *ShowRequest) String() string {
 func (*ShowRequest) ProtoMessage() {}
 
 func (x *ShowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[78]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5624,7 +5992,7 @@ func (x *ShowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowRequest.ProtoReflect.Descriptor instead.
 func (*ShowRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{78}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *ShowRequest) GetFromSeq() int64 {
@@ -5665,7 +6033,7 @@ type ShowResponse struct {
 
 func (x *ShowResponse) Reset() {
 	*x = ShowResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5677,7 +6045,7 @@ func (x *ShowResponse) String() string {
 func (*ShowResponse) ProtoMessage() {}
 
 func (x *ShowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[79]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5690,7 +6058,7 @@ func (x *ShowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShowResponse.ProtoReflect.Descriptor instead.
 func (*ShowResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{79}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ShowResponse) GetLines() [][]byte {
@@ -5708,7 +6076,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5720,7 +6088,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[80]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5733,7 +6101,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{80}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{83}
 }
 
 type VersionResponse struct {
@@ -5755,7 +6123,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5767,7 +6135,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[81]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5780,7 +6148,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{81}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -5866,7 +6234,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5878,7 +6246,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[82]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5891,7 +6259,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{82}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *Token) GetId() string {
@@ -6026,7 +6394,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6038,7 +6406,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[83]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6051,7 +6419,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{83}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *CreateTokenRequest) GetName() string {
@@ -6127,7 +6495,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6139,7 +6507,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[84]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6152,7 +6520,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{84}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *CreateTokenResponse) GetToken() *Token {
@@ -6205,7 +6573,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6217,7 +6585,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[85]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6230,7 +6598,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{85}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
 }
 
 type ListTokensResponse struct {
@@ -6242,7 +6610,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6254,7 +6622,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[86]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6267,7 +6635,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{86}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -6286,7 +6654,7 @@ type GetTokenRequest struct {
 
 func (x *GetTokenRequest) Reset() {
 	*x = GetTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6298,7 +6666,7 @@ func (x *GetTokenRequest) String() string {
 func (*GetTokenRequest) ProtoMessage() {}
 
 func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[87]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6311,7 +6679,7 @@ func (x *GetTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTokenRequest.ProtoReflect.Descriptor instead.
 func (*GetTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{87}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *GetTokenRequest) GetId() string {
@@ -6330,7 +6698,7 @@ type GetTokenResponse struct {
 
 func (x *GetTokenResponse) Reset() {
 	*x = GetTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6342,7 +6710,7 @@ func (x *GetTokenResponse) String() string {
 func (*GetTokenResponse) ProtoMessage() {}
 
 func (x *GetTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[88]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6355,7 +6723,7 @@ func (x *GetTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTokenResponse.ProtoReflect.Descriptor instead.
 func (*GetTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{88}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *GetTokenResponse) GetToken() *Token {
@@ -6374,7 +6742,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6386,7 +6754,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[89]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6399,7 +6767,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{89}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -6419,7 +6787,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6431,7 +6799,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[90]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6444,7 +6812,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{90}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *RevokeTokenResponse) GetRevoked() []string {
@@ -6462,7 +6830,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6474,7 +6842,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[91]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6487,7 +6855,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{91}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
 }
 
 type WhoAmIResponse struct {
@@ -6508,7 +6876,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6520,7 +6888,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[92]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6533,7 +6901,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{92}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *WhoAmIResponse) GetPrincipal() string {
@@ -6603,7 +6971,7 @@ type Secret struct {
 
 func (x *Secret) Reset() {
 	*x = Secret{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6615,7 +6983,7 @@ func (x *Secret) String() string {
 func (*Secret) ProtoMessage() {}
 
 func (x *Secret) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[93]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6628,7 +6996,7 @@ func (x *Secret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Secret.ProtoReflect.Descriptor instead.
 func (*Secret) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{93}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Secret) GetOwner() string {
@@ -6726,7 +7094,7 @@ type SetSecretRequest struct {
 
 func (x *SetSecretRequest) Reset() {
 	*x = SetSecretRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6738,7 +7106,7 @@ func (x *SetSecretRequest) String() string {
 func (*SetSecretRequest) ProtoMessage() {}
 
 func (x *SetSecretRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[94]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6751,7 +7119,7 @@ func (x *SetSecretRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSecretRequest.ProtoReflect.Descriptor instead.
 func (*SetSecretRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{94}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *SetSecretRequest) GetName() string {
@@ -6819,7 +7187,7 @@ type SetSecretResponse struct {
 
 func (x *SetSecretResponse) Reset() {
 	*x = SetSecretResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6831,7 +7199,7 @@ func (x *SetSecretResponse) String() string {
 func (*SetSecretResponse) ProtoMessage() {}
 
 func (x *SetSecretResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[95]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6844,7 +7212,7 @@ func (x *SetSecretResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSecretResponse.ProtoReflect.Descriptor instead.
 func (*SetSecretResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{95}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *SetSecretResponse) GetSecret() *Secret {
@@ -6865,7 +7233,7 @@ type RotateSecretRequest struct {
 
 func (x *RotateSecretRequest) Reset() {
 	*x = RotateSecretRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6877,7 +7245,7 @@ func (x *RotateSecretRequest) String() string {
 func (*RotateSecretRequest) ProtoMessage() {}
 
 func (x *RotateSecretRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[96]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6890,7 +7258,7 @@ func (x *RotateSecretRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateSecretRequest.ProtoReflect.Descriptor instead.
 func (*RotateSecretRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{96}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *RotateSecretRequest) GetName() string {
@@ -6916,7 +7284,7 @@ type RotateSecretResponse struct {
 
 func (x *RotateSecretResponse) Reset() {
 	*x = RotateSecretResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6928,7 +7296,7 @@ func (x *RotateSecretResponse) String() string {
 func (*RotateSecretResponse) ProtoMessage() {}
 
 func (x *RotateSecretResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[97]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6941,7 +7309,7 @@ func (x *RotateSecretResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateSecretResponse.ProtoReflect.Descriptor instead.
 func (*RotateSecretResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{97}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *RotateSecretResponse) GetSecret() *Secret {
@@ -6959,7 +7327,7 @@ type ListSecretsRequest struct {
 
 func (x *ListSecretsRequest) Reset() {
 	*x = ListSecretsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6971,7 +7339,7 @@ func (x *ListSecretsRequest) String() string {
 func (*ListSecretsRequest) ProtoMessage() {}
 
 func (x *ListSecretsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[98]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6984,7 +7352,7 @@ func (x *ListSecretsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSecretsRequest.ProtoReflect.Descriptor instead.
 func (*ListSecretsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{98}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
 }
 
 type ListSecretsResponse struct {
@@ -6996,7 +7364,7 @@ type ListSecretsResponse struct {
 
 func (x *ListSecretsResponse) Reset() {
 	*x = ListSecretsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7008,7 +7376,7 @@ func (x *ListSecretsResponse) String() string {
 func (*ListSecretsResponse) ProtoMessage() {}
 
 func (x *ListSecretsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[99]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7021,7 +7389,7 @@ func (x *ListSecretsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSecretsResponse.ProtoReflect.Descriptor instead.
 func (*ListSecretsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{99}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *ListSecretsResponse) GetSecrets() []*Secret {
@@ -7042,7 +7410,7 @@ type RemoveSecretRequest struct {
 
 func (x *RemoveSecretRequest) Reset() {
 	*x = RemoveSecretRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7054,7 +7422,7 @@ func (x *RemoveSecretRequest) String() string {
 func (*RemoveSecretRequest) ProtoMessage() {}
 
 func (x *RemoveSecretRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[100]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7067,7 +7435,7 @@ func (x *RemoveSecretRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSecretRequest.ProtoReflect.Descriptor instead.
 func (*RemoveSecretRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{100}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *RemoveSecretRequest) GetName() string {
@@ -7092,7 +7460,7 @@ type RemoveSecretResponse struct {
 
 func (x *RemoveSecretResponse) Reset() {
 	*x = RemoveSecretResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7104,7 +7472,7 @@ func (x *RemoveSecretResponse) String() string {
 func (*RemoveSecretResponse) ProtoMessage() {}
 
 func (x *RemoveSecretResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[101]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7117,7 +7485,7 @@ func (x *RemoveSecretResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSecretResponse.ProtoReflect.Descriptor instead.
 func (*RemoveSecretResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{101}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{104}
 }
 
 type ListModelsRequest struct {
@@ -7128,7 +7496,7 @@ type ListModelsRequest struct {
 
 func (x *ListModelsRequest) Reset() {
 	*x = ListModelsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7140,7 +7508,7 @@ func (x *ListModelsRequest) String() string {
 func (*ListModelsRequest) ProtoMessage() {}
 
 func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[102]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7153,7 +7521,7 @@ func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsRequest.ProtoReflect.Descriptor instead.
 func (*ListModelsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{102}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{105}
 }
 
 type ListModelsResponse struct {
@@ -7169,7 +7537,7 @@ type ListModelsResponse struct {
 
 func (x *ListModelsResponse) Reset() {
 	*x = ListModelsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7181,7 +7549,7 @@ func (x *ListModelsResponse) String() string {
 func (*ListModelsResponse) ProtoMessage() {}
 
 func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[103]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7194,7 +7562,7 @@ func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsResponse.ProtoReflect.Descriptor instead.
 func (*ListModelsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{103}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *ListModelsResponse) GetModels() []*Model {
@@ -7232,7 +7600,7 @@ type Model struct {
 
 func (x *Model) Reset() {
 	*x = Model{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7244,7 +7612,7 @@ func (x *Model) String() string {
 func (*Model) ProtoMessage() {}
 
 func (x *Model) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[104]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7257,7 +7625,7 @@ func (x *Model) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Model.ProtoReflect.Descriptor instead.
 func (*Model) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{104}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *Model) GetName() string {
@@ -7323,7 +7691,7 @@ type ModelSums struct {
 
 func (x *ModelSums) Reset() {
 	*x = ModelSums{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7335,7 +7703,7 @@ func (x *ModelSums) String() string {
 func (*ModelSums) ProtoMessage() {}
 
 func (x *ModelSums) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[105]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7348,7 +7716,7 @@ func (x *ModelSums) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelSums.ProtoReflect.Descriptor instead.
 func (*ModelSums) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{105}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *ModelSums) GetRequests() int64 {
@@ -7392,7 +7760,7 @@ type ModelSum struct {
 
 func (x *ModelSum) Reset() {
 	*x = ModelSum{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7404,7 +7772,7 @@ func (x *ModelSum) String() string {
 func (*ModelSum) ProtoMessage() {}
 
 func (x *ModelSum) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[106]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7417,7 +7785,7 @@ func (x *ModelSum) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelSum.ProtoReflect.Descriptor instead.
 func (*ModelSum) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{106}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *ModelSum) GetModel() string {
@@ -7458,7 +7826,7 @@ type ModelUsageRequest struct {
 
 func (x *ModelUsageRequest) Reset() {
 	*x = ModelUsageRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7470,7 +7838,7 @@ func (x *ModelUsageRequest) String() string {
 func (*ModelUsageRequest) ProtoMessage() {}
 
 func (x *ModelUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[107]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7483,7 +7851,7 @@ func (x *ModelUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelUsageRequest.ProtoReflect.Descriptor instead.
 func (*ModelUsageRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{107}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *ModelUsageRequest) GetWorkspace() string {
@@ -7503,7 +7871,7 @@ type ModelUsageResponse struct {
 
 func (x *ModelUsageResponse) Reset() {
 	*x = ModelUsageResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7515,7 +7883,7 @@ func (x *ModelUsageResponse) String() string {
 func (*ModelUsageResponse) ProtoMessage() {}
 
 func (x *ModelUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[108]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7528,7 +7896,7 @@ func (x *ModelUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelUsageResponse.ProtoReflect.Descriptor instead.
 func (*ModelUsageResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{108}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *ModelUsageResponse) GetUsage() []*ModelUsage {
@@ -7556,7 +7924,7 @@ type ModelUsage struct {
 
 func (x *ModelUsage) Reset() {
 	*x = ModelUsage{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7568,7 +7936,7 @@ func (x *ModelUsage) String() string {
 func (*ModelUsage) ProtoMessage() {}
 
 func (x *ModelUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[109]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7581,7 +7949,7 @@ func (x *ModelUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelUsage.ProtoReflect.Descriptor instead.
 func (*ModelUsage) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{109}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *ModelUsage) GetWorkspace() string {
@@ -7657,7 +8025,7 @@ type Archive struct {
 
 func (x *Archive) Reset() {
 	*x = Archive{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7669,7 +8037,7 @@ func (x *Archive) String() string {
 func (*Archive) ProtoMessage() {}
 
 func (x *Archive) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[110]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7682,7 +8050,7 @@ func (x *Archive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Archive.ProtoReflect.Descriptor instead.
 func (*Archive) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{110}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *Archive) GetId() string {
@@ -7780,7 +8148,7 @@ type ArchiveProgress struct {
 
 func (x *ArchiveProgress) Reset() {
 	*x = ArchiveProgress{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7792,7 +8160,7 @@ func (x *ArchiveProgress) String() string {
 func (*ArchiveProgress) ProtoMessage() {}
 
 func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[111]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7805,7 +8173,7 @@ func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
 func (*ArchiveProgress) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{111}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *ArchiveProgress) GetEntries() int64 {
@@ -7838,7 +8206,7 @@ type CreateArchiveRequest struct {
 
 func (x *CreateArchiveRequest) Reset() {
 	*x = CreateArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7850,7 +8218,7 @@ func (x *CreateArchiveRequest) String() string {
 func (*CreateArchiveRequest) ProtoMessage() {}
 
 func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[112]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7863,7 +8231,7 @@ func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
 func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{112}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *CreateArchiveRequest) GetWorkspace() string {
@@ -7915,7 +8283,7 @@ type CreateArchiveResponse struct {
 
 func (x *CreateArchiveResponse) Reset() {
 	*x = CreateArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7927,7 +8295,7 @@ func (x *CreateArchiveResponse) String() string {
 func (*CreateArchiveResponse) ProtoMessage() {}
 
 func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7940,7 +8308,7 @@ func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
 func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{113}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
@@ -8017,7 +8385,7 @@ type RestoreStart struct {
 
 func (x *RestoreStart) Reset() {
 	*x = RestoreStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8029,7 +8397,7 @@ func (x *RestoreStart) String() string {
 func (*RestoreStart) ProtoMessage() {}
 
 func (x *RestoreStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8042,7 +8410,7 @@ func (x *RestoreStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
 func (*RestoreStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{114}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *RestoreStart) GetFrom() string {
@@ -8107,7 +8475,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8119,7 +8487,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8132,7 +8500,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{115}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
@@ -8189,7 +8557,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8201,7 +8569,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8214,7 +8582,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{116}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
@@ -8266,7 +8634,7 @@ type ListArchivesRequest struct {
 
 func (x *ListArchivesRequest) Reset() {
 	*x = ListArchivesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8278,7 +8646,7 @@ func (x *ListArchivesRequest) String() string {
 func (*ListArchivesRequest) ProtoMessage() {}
 
 func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8291,7 +8659,7 @@ func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
 func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{117}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{120}
 }
 
 type ListArchivesResponse struct {
@@ -8303,7 +8671,7 @@ type ListArchivesResponse struct {
 
 func (x *ListArchivesResponse) Reset() {
 	*x = ListArchivesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8315,7 +8683,7 @@ func (x *ListArchivesResponse) String() string {
 func (*ListArchivesResponse) ProtoMessage() {}
 
 func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8328,7 +8696,7 @@ func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
 func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{118}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *ListArchivesResponse) GetArchives() []*Archive {
@@ -8347,7 +8715,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8359,7 +8727,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8372,7 +8740,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{119}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *ReadArchiveRequest) GetArchive() string {
@@ -8395,7 +8763,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8407,7 +8775,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8420,7 +8788,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{120}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
@@ -8473,7 +8841,7 @@ type RemoveArchiveRequest struct {
 
 func (x *RemoveArchiveRequest) Reset() {
 	*x = RemoveArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8485,7 +8853,7 @@ func (x *RemoveArchiveRequest) String() string {
 func (*RemoveArchiveRequest) ProtoMessage() {}
 
 func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8498,7 +8866,7 @@ func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{121}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *RemoveArchiveRequest) GetArchive() string {
@@ -8516,7 +8884,7 @@ type RemoveArchiveResponse struct {
 
 func (x *RemoveArchiveResponse) Reset() {
 	*x = RemoveArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8528,7 +8896,7 @@ func (x *RemoveArchiveResponse) String() string {
 func (*RemoveArchiveResponse) ProtoMessage() {}
 
 func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8541,7 +8909,7 @@ func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{122}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{125}
 }
 
 type ReloadPolicyRequest struct {
@@ -8552,7 +8920,7 @@ type ReloadPolicyRequest struct {
 
 func (x *ReloadPolicyRequest) Reset() {
 	*x = ReloadPolicyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8564,7 +8932,7 @@ func (x *ReloadPolicyRequest) String() string {
 func (*ReloadPolicyRequest) ProtoMessage() {}
 
 func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8577,7 +8945,7 @@ func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyRequest.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{123}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{126}
 }
 
 type ReloadPolicyResponse struct {
@@ -8592,7 +8960,7 @@ type ReloadPolicyResponse struct {
 
 func (x *ReloadPolicyResponse) Reset() {
 	*x = ReloadPolicyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8604,7 +8972,7 @@ func (x *ReloadPolicyResponse) String() string {
 func (*ReloadPolicyResponse) ProtoMessage() {}
 
 func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8617,7 +8985,7 @@ func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyResponse.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{124}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *ReloadPolicyResponse) GetOld() string {
@@ -8660,7 +9028,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8672,7 +9040,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8685,7 +9053,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{125}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *Segment) GetText() string {
@@ -8799,7 +9167,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8811,7 +9179,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8824,7 +9192,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{126}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *Approval) GetId() string {
@@ -9066,7 +9434,7 @@ type ApprovalAnswer struct {
 
 func (x *ApprovalAnswer) Reset() {
 	*x = ApprovalAnswer{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9078,7 +9446,7 @@ func (x *ApprovalAnswer) String() string {
 func (*ApprovalAnswer) ProtoMessage() {}
 
 func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9091,7 +9459,7 @@ func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalAnswer.ProtoReflect.Descriptor instead.
 func (*ApprovalAnswer) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{127}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *ApprovalAnswer) GetKind() string {
@@ -9147,7 +9515,7 @@ type ListApprovalsRequest struct {
 
 func (x *ListApprovalsRequest) Reset() {
 	*x = ListApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9159,7 +9527,7 @@ func (x *ListApprovalsRequest) String() string {
 func (*ListApprovalsRequest) ProtoMessage() {}
 
 func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9172,7 +9540,7 @@ func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{128}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *ListApprovalsRequest) GetState() string {
@@ -9222,7 +9590,7 @@ type ListApprovalsResponse struct {
 
 func (x *ListApprovalsResponse) Reset() {
 	*x = ListApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9234,7 +9602,7 @@ func (x *ListApprovalsResponse) String() string {
 func (*ListApprovalsResponse) ProtoMessage() {}
 
 func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9247,7 +9615,7 @@ func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{129}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *ListApprovalsResponse) GetApprovals() []*Approval {
@@ -9273,7 +9641,7 @@ type GetApprovalRequest struct {
 
 func (x *GetApprovalRequest) Reset() {
 	*x = GetApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9285,7 +9653,7 @@ func (x *GetApprovalRequest) String() string {
 func (*GetApprovalRequest) ProtoMessage() {}
 
 func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9298,7 +9666,7 @@ func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
 func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{130}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *GetApprovalRequest) GetId() string {
@@ -9317,7 +9685,7 @@ type GetApprovalResponse struct {
 
 func (x *GetApprovalResponse) Reset() {
 	*x = GetApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9329,7 +9697,7 @@ func (x *GetApprovalResponse) String() string {
 func (*GetApprovalResponse) ProtoMessage() {}
 
 func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9342,7 +9710,7 @@ func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
 func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{131}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *GetApprovalResponse) GetApproval() *Approval {
@@ -9369,7 +9737,7 @@ type AnswerApprovalRequest struct {
 
 func (x *AnswerApprovalRequest) Reset() {
 	*x = AnswerApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9381,7 +9749,7 @@ func (x *AnswerApprovalRequest) String() string {
 func (*AnswerApprovalRequest) ProtoMessage() {}
 
 func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9394,7 +9762,7 @@ func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalRequest.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{132}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *AnswerApprovalRequest) GetId() string {
@@ -9434,7 +9802,7 @@ type AnswerApprovalResponse struct {
 
 func (x *AnswerApprovalResponse) Reset() {
 	*x = AnswerApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9446,7 +9814,7 @@ func (x *AnswerApprovalResponse) String() string {
 func (*AnswerApprovalResponse) ProtoMessage() {}
 
 func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9459,7 +9827,7 @@ func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalResponse.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{133}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *AnswerApprovalResponse) GetApproval() *Approval {
@@ -9477,7 +9845,7 @@ type WatchApprovalsRequest struct {
 
 func (x *WatchApprovalsRequest) Reset() {
 	*x = WatchApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9489,7 +9857,7 @@ func (x *WatchApprovalsRequest) String() string {
 func (*WatchApprovalsRequest) ProtoMessage() {}
 
 func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9502,7 +9870,7 @@ func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{134}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{137}
 }
 
 type WatchApprovalsResponse struct {
@@ -9516,7 +9884,7 @@ type WatchApprovalsResponse struct {
 
 func (x *WatchApprovalsResponse) Reset() {
 	*x = WatchApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9528,7 +9896,7 @@ func (x *WatchApprovalsResponse) String() string {
 func (*WatchApprovalsResponse) ProtoMessage() {}
 
 func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9541,7 +9909,7 @@ func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{135}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *WatchApprovalsResponse) GetApproval() *Approval {
@@ -9583,7 +9951,7 @@ type Permission struct {
 
 func (x *Permission) Reset() {
 	*x = Permission{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9595,7 +9963,7 @@ func (x *Permission) String() string {
 func (*Permission) ProtoMessage() {}
 
 func (x *Permission) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9608,7 +9976,7 @@ func (x *Permission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permission.ProtoReflect.Descriptor instead.
 func (*Permission) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{136}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *Permission) GetId() string {
@@ -9710,7 +10078,7 @@ type AllowCommandRequest struct {
 
 func (x *AllowCommandRequest) Reset() {
 	*x = AllowCommandRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9722,7 +10090,7 @@ func (x *AllowCommandRequest) String() string {
 func (*AllowCommandRequest) ProtoMessage() {}
 
 func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9735,7 +10103,7 @@ func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandRequest.ProtoReflect.Descriptor instead.
 func (*AllowCommandRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{137}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *AllowCommandRequest) GetArgv() []string {
@@ -9768,7 +10136,7 @@ type AllowCommandResponse struct {
 
 func (x *AllowCommandResponse) Reset() {
 	*x = AllowCommandResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9780,7 +10148,7 @@ func (x *AllowCommandResponse) String() string {
 func (*AllowCommandResponse) ProtoMessage() {}
 
 func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9793,7 +10161,7 @@ func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandResponse.ProtoReflect.Descriptor instead.
 func (*AllowCommandResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{138}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *AllowCommandResponse) GetPermission() *Permission {
@@ -9813,7 +10181,7 @@ type ListPermissionsRequest struct {
 
 func (x *ListPermissionsRequest) Reset() {
 	*x = ListPermissionsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9825,7 +10193,7 @@ func (x *ListPermissionsRequest) String() string {
 func (*ListPermissionsRequest) ProtoMessage() {}
 
 func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9838,7 +10206,7 @@ func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPermissionsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{139}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *ListPermissionsRequest) GetWorkspace() string {
@@ -9864,7 +10232,7 @@ type ListPermissionsResponse struct {
 
 func (x *ListPermissionsResponse) Reset() {
 	*x = ListPermissionsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9876,7 +10244,7 @@ func (x *ListPermissionsResponse) String() string {
 func (*ListPermissionsResponse) ProtoMessage() {}
 
 func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9889,7 +10257,7 @@ func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPermissionsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{140}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *ListPermissionsResponse) GetPermissions() []*Permission {
@@ -9908,7 +10276,7 @@ type RevokePermissionRequest struct {
 
 func (x *RevokePermissionRequest) Reset() {
 	*x = RevokePermissionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9920,7 +10288,7 @@ func (x *RevokePermissionRequest) String() string {
 func (*RevokePermissionRequest) ProtoMessage() {}
 
 func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9933,7 +10301,7 @@ func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionRequest.ProtoReflect.Descriptor instead.
 func (*RevokePermissionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{141}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{144}
 }
 
 func (x *RevokePermissionRequest) GetId() string {
@@ -9951,7 +10319,7 @@ type RevokePermissionResponse struct {
 
 func (x *RevokePermissionResponse) Reset() {
 	*x = RevokePermissionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9963,7 +10331,7 @@ func (x *RevokePermissionResponse) String() string {
 func (*RevokePermissionResponse) ProtoMessage() {}
 
 func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9976,7 +10344,7 @@ func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionResponse.ProtoReflect.Descriptor instead.
 func (*RevokePermissionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{142}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{145}
 }
 
 type FileEntry struct {
@@ -10003,7 +10371,7 @@ type FileEntry struct {
 
 func (x *FileEntry) Reset() {
 	*x = FileEntry{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10015,7 +10383,7 @@ func (x *FileEntry) String() string {
 func (*FileEntry) ProtoMessage() {}
 
 func (x *FileEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10028,7 +10396,7 @@ func (x *FileEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileEntry.ProtoReflect.Descriptor instead.
 func (*FileEntry) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{143}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *FileEntry) GetPath() string {
@@ -10118,7 +10486,7 @@ type FilesSummary struct {
 
 func (x *FilesSummary) Reset() {
 	*x = FilesSummary{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10130,7 +10498,7 @@ func (x *FilesSummary) String() string {
 func (*FilesSummary) ProtoMessage() {}
 
 func (x *FilesSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10143,7 +10511,7 @@ func (x *FilesSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesSummary.ProtoReflect.Descriptor instead.
 func (*FilesSummary) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{144}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{147}
 }
 
 func (x *FilesSummary) GetEntries() int64 {
@@ -10202,7 +10570,7 @@ type ReadFileRequest struct {
 
 func (x *ReadFileRequest) Reset() {
 	*x = ReadFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10214,7 +10582,7 @@ func (x *ReadFileRequest) String() string {
 func (*ReadFileRequest) ProtoMessage() {}
 
 func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10227,7 +10595,7 @@ func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
 func (*ReadFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{145}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *ReadFileRequest) GetWorkspace() string {
@@ -10278,7 +10646,7 @@ type ReadFileResponse struct {
 
 func (x *ReadFileResponse) Reset() {
 	*x = ReadFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10290,7 +10658,7 @@ func (x *ReadFileResponse) String() string {
 func (*ReadFileResponse) ProtoMessage() {}
 
 func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10303,7 +10671,7 @@ func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
 func (*ReadFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{146}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{149}
 }
 
 func (x *ReadFileResponse) GetKind() isReadFileResponse_Kind {
@@ -10364,7 +10732,7 @@ type WriteFileStart struct {
 
 func (x *WriteFileStart) Reset() {
 	*x = WriteFileStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10376,7 +10744,7 @@ func (x *WriteFileStart) String() string {
 func (*WriteFileStart) ProtoMessage() {}
 
 func (x *WriteFileStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10389,7 +10757,7 @@ func (x *WriteFileStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileStart.ProtoReflect.Descriptor instead.
 func (*WriteFileStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{147}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *WriteFileStart) GetWorkspace() string {
@@ -10448,7 +10816,7 @@ type WriteFileRequest struct {
 
 func (x *WriteFileRequest) Reset() {
 	*x = WriteFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10460,7 +10828,7 @@ func (x *WriteFileRequest) String() string {
 func (*WriteFileRequest) ProtoMessage() {}
 
 func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10473,7 +10841,7 @@ func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileRequest.ProtoReflect.Descriptor instead.
 func (*WriteFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{148}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{151}
 }
 
 func (x *WriteFileRequest) GetKind() isWriteFileRequest_Kind {
@@ -10543,7 +10911,7 @@ type WriteFileResponse struct {
 
 func (x *WriteFileResponse) Reset() {
 	*x = WriteFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10555,7 +10923,7 @@ func (x *WriteFileResponse) String() string {
 func (*WriteFileResponse) ProtoMessage() {}
 
 func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10568,7 +10936,7 @@ func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileResponse.ProtoReflect.Descriptor instead.
 func (*WriteFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{149}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{152}
 }
 
 func (x *WriteFileResponse) GetFile() *FileEntry {
@@ -10597,7 +10965,7 @@ type ListFilesRequest struct {
 
 func (x *ListFilesRequest) Reset() {
 	*x = ListFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10609,7 +10977,7 @@ func (x *ListFilesRequest) String() string {
 func (*ListFilesRequest) ProtoMessage() {}
 
 func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10622,7 +10990,7 @@ func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
 func (*ListFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{150}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{153}
 }
 
 func (x *ListFilesRequest) GetWorkspace() string {
@@ -10689,7 +11057,7 @@ type ListFilesResponse struct {
 
 func (x *ListFilesResponse) Reset() {
 	*x = ListFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10701,7 +11069,7 @@ func (x *ListFilesResponse) String() string {
 func (*ListFilesResponse) ProtoMessage() {}
 
 func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10714,7 +11082,7 @@ func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
 func (*ListFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{151}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{154}
 }
 
 func (x *ListFilesResponse) GetFile() *FileEntry {
@@ -10758,7 +11126,7 @@ type StatFileRequest struct {
 
 func (x *StatFileRequest) Reset() {
 	*x = StatFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10770,7 +11138,7 @@ func (x *StatFileRequest) String() string {
 func (*StatFileRequest) ProtoMessage() {}
 
 func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10783,7 +11151,7 @@ func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileRequest.ProtoReflect.Descriptor instead.
 func (*StatFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{152}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{155}
 }
 
 func (x *StatFileRequest) GetWorkspace() string {
@@ -10823,7 +11191,7 @@ type StatFileResponse struct {
 
 func (x *StatFileResponse) Reset() {
 	*x = StatFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10835,7 +11203,7 @@ func (x *StatFileResponse) String() string {
 func (*StatFileResponse) ProtoMessage() {}
 
 func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10848,7 +11216,7 @@ func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileResponse.ProtoReflect.Descriptor instead.
 func (*StatFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{153}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{156}
 }
 
 func (x *StatFileResponse) GetFile() *FileEntry {
@@ -10872,7 +11240,7 @@ type MakeDirectoryRequest struct {
 
 func (x *MakeDirectoryRequest) Reset() {
 	*x = MakeDirectoryRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10884,7 +11252,7 @@ func (x *MakeDirectoryRequest) String() string {
 func (*MakeDirectoryRequest) ProtoMessage() {}
 
 func (x *MakeDirectoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10897,7 +11265,7 @@ func (x *MakeDirectoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeDirectoryRequest.ProtoReflect.Descriptor instead.
 func (*MakeDirectoryRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{154}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{157}
 }
 
 func (x *MakeDirectoryRequest) GetWorkspace() string {
@@ -10943,7 +11311,7 @@ type MakeDirectoryResponse struct {
 
 func (x *MakeDirectoryResponse) Reset() {
 	*x = MakeDirectoryResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10955,7 +11323,7 @@ func (x *MakeDirectoryResponse) String() string {
 func (*MakeDirectoryResponse) ProtoMessage() {}
 
 func (x *MakeDirectoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10968,7 +11336,7 @@ func (x *MakeDirectoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeDirectoryResponse.ProtoReflect.Descriptor instead.
 func (*MakeDirectoryResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{155}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{158}
 }
 
 type MoveFileRequest struct {
@@ -10988,7 +11356,7 @@ type MoveFileRequest struct {
 
 func (x *MoveFileRequest) Reset() {
 	*x = MoveFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11000,7 +11368,7 @@ func (x *MoveFileRequest) String() string {
 func (*MoveFileRequest) ProtoMessage() {}
 
 func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11013,7 +11381,7 @@ func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileRequest.ProtoReflect.Descriptor instead.
 func (*MoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{156}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{159}
 }
 
 func (x *MoveFileRequest) GetWorkspace() string {
@@ -11073,7 +11441,7 @@ type MoveFileResponse struct {
 
 func (x *MoveFileResponse) Reset() {
 	*x = MoveFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11085,7 +11453,7 @@ func (x *MoveFileResponse) String() string {
 func (*MoveFileResponse) ProtoMessage() {}
 
 func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11098,7 +11466,7 @@ func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileResponse.ProtoReflect.Descriptor instead.
 func (*MoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{157}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{160}
 }
 
 type RemoveFileRequest struct {
@@ -11114,7 +11482,7 @@ type RemoveFileRequest struct {
 
 func (x *RemoveFileRequest) Reset() {
 	*x = RemoveFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11126,7 +11494,7 @@ func (x *RemoveFileRequest) String() string {
 func (*RemoveFileRequest) ProtoMessage() {}
 
 func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11139,7 +11507,7 @@ func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileRequest.ProtoReflect.Descriptor instead.
 func (*RemoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{158}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{161}
 }
 
 func (x *RemoveFileRequest) GetWorkspace() string {
@@ -11178,7 +11546,7 @@ type RemoveFileResponse struct {
 
 func (x *RemoveFileResponse) Reset() {
 	*x = RemoveFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11190,7 +11558,7 @@ func (x *RemoveFileResponse) String() string {
 func (*RemoveFileResponse) ProtoMessage() {}
 
 func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11203,7 +11571,7 @@ func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileResponse.ProtoReflect.Descriptor instead.
 func (*RemoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{159}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{162}
 }
 
 type PackFilesRequest struct {
@@ -11219,7 +11587,7 @@ type PackFilesRequest struct {
 
 func (x *PackFilesRequest) Reset() {
 	*x = PackFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11231,7 +11599,7 @@ func (x *PackFilesRequest) String() string {
 func (*PackFilesRequest) ProtoMessage() {}
 
 func (x *PackFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11244,7 +11612,7 @@ func (x *PackFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackFilesRequest.ProtoReflect.Descriptor instead.
 func (*PackFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{160}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{163}
 }
 
 func (x *PackFilesRequest) GetWorkspace() string {
@@ -11288,7 +11656,7 @@ type PackFilesResponse struct {
 
 func (x *PackFilesResponse) Reset() {
 	*x = PackFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11300,7 +11668,7 @@ func (x *PackFilesResponse) String() string {
 func (*PackFilesResponse) ProtoMessage() {}
 
 func (x *PackFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11313,7 +11681,7 @@ func (x *PackFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackFilesResponse.ProtoReflect.Descriptor instead.
 func (*PackFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{161}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{164}
 }
 
 func (x *PackFilesResponse) GetKind() isPackFilesResponse_Kind {
@@ -11371,7 +11739,7 @@ type UnpackFilesStart struct {
 
 func (x *UnpackFilesStart) Reset() {
 	*x = UnpackFilesStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11383,7 +11751,7 @@ func (x *UnpackFilesStart) String() string {
 func (*UnpackFilesStart) ProtoMessage() {}
 
 func (x *UnpackFilesStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11396,7 +11764,7 @@ func (x *UnpackFilesStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesStart.ProtoReflect.Descriptor instead.
 func (*UnpackFilesStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{162}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{165}
 }
 
 func (x *UnpackFilesStart) GetWorkspace() string {
@@ -11441,7 +11809,7 @@ type UnpackFilesRequest struct {
 
 func (x *UnpackFilesRequest) Reset() {
 	*x = UnpackFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11453,7 +11821,7 @@ func (x *UnpackFilesRequest) String() string {
 func (*UnpackFilesRequest) ProtoMessage() {}
 
 func (x *UnpackFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11466,7 +11834,7 @@ func (x *UnpackFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesRequest.ProtoReflect.Descriptor instead.
 func (*UnpackFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{163}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{166}
 }
 
 func (x *UnpackFilesRequest) GetKind() isUnpackFilesRequest_Kind {
@@ -11536,7 +11904,7 @@ type UnpackFilesResponse struct {
 
 func (x *UnpackFilesResponse) Reset() {
 	*x = UnpackFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11548,7 +11916,7 @@ func (x *UnpackFilesResponse) String() string {
 func (*UnpackFilesResponse) ProtoMessage() {}
 
 func (x *UnpackFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11561,7 +11929,7 @@ func (x *UnpackFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesResponse.ProtoReflect.Descriptor instead.
 func (*UnpackFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{164}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{167}
 }
 
 func (x *UnpackFilesResponse) GetSummary() *FilesSummary {
@@ -11591,7 +11959,7 @@ type SearchFilesRequest struct {
 
 func (x *SearchFilesRequest) Reset() {
 	*x = SearchFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11603,7 +11971,7 @@ func (x *SearchFilesRequest) String() string {
 func (*SearchFilesRequest) ProtoMessage() {}
 
 func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11616,7 +11984,7 @@ func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesRequest.ProtoReflect.Descriptor instead.
 func (*SearchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{165}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{168}
 }
 
 func (x *SearchFilesRequest) GetWorkspace() string {
@@ -11680,7 +12048,7 @@ type SearchFilesResponse struct {
 
 func (x *SearchFilesResponse) Reset() {
 	*x = SearchFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11692,7 +12060,7 @@ func (x *SearchFilesResponse) String() string {
 func (*SearchFilesResponse) ProtoMessage() {}
 
 func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11705,7 +12073,7 @@ func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesResponse.ProtoReflect.Descriptor instead.
 func (*SearchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{166}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{169}
 }
 
 func (x *SearchFilesResponse) GetMatches() []*FileEntry {
@@ -11743,7 +12111,7 @@ type WatchFilesRequest struct {
 
 func (x *WatchFilesRequest) Reset() {
 	*x = WatchFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11755,7 +12123,7 @@ func (x *WatchFilesRequest) String() string {
 func (*WatchFilesRequest) ProtoMessage() {}
 
 func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11768,7 +12136,7 @@ func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesRequest.ProtoReflect.Descriptor instead.
 func (*WatchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{167}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{170}
 }
 
 func (x *WatchFilesRequest) GetWorkspace() string {
@@ -11808,7 +12176,7 @@ type WatchFilesResponse struct {
 
 func (x *WatchFilesResponse) Reset() {
 	*x = WatchFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11820,7 +12188,7 @@ func (x *WatchFilesResponse) String() string {
 func (*WatchFilesResponse) ProtoMessage() {}
 
 func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11833,7 +12201,7 @@ func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesResponse.ProtoReflect.Descriptor instead.
 func (*WatchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{168}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{171}
 }
 
 func (x *WatchFilesResponse) GetEvents() []*FileEvent {
@@ -11857,7 +12225,7 @@ type FileEvent struct {
 
 func (x *FileEvent) Reset() {
 	*x = FileEvent{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11869,7 +12237,7 @@ func (x *FileEvent) String() string {
 func (*FileEvent) ProtoMessage() {}
 
 func (x *FileEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11882,7 +12250,7 @@ func (x *FileEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileEvent.ProtoReflect.Descriptor instead.
 func (*FileEvent) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{169}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{172}
 }
 
 func (x *FileEvent) GetPath() string {
@@ -12231,15 +12599,17 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06stdout\x18\x02 \x01(\fH\x00R\x06stdout\x12\x18\n" +
 	"\x06stderr\x18\x03 \x01(\fH\x00R\x06stderr\x12+\n" +
 	"\x06exited\x18\x04 \x01(\v2\x11.carrel.v1.StatusH\x00R\x06exitedB\t\n" +
-	"\amessage\"\xb1\x01\n" +
+	"\amessage\"\xe3\x01\n" +
 	"\rDetachRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12,\n" +
 	"\acommand\x18\x02 \x01(\v2\x12.carrel.v1.CommandR\acommand\x12!\n" +
 	"\foutput_limit\x18\x03 \x01(\x03R\voutputLimit\x121\n" +
-	"\bterminal\x18\x04 \x01(\v2\x15.carrel.v1.WindowSizeR\bterminal\"/\n" +
+	"\bterminal\x18\x04 \x01(\v2\x15.carrel.v1.WindowSizeR\bterminal\x12\x18\n" +
+	"\asession\x18\x05 \x01(\tR\asession\x12\x16\n" +
+	"\x06record\x18\x06 \x01(\bR\x06record\"/\n" +
 	"\x0eDetachResponse\x12\x1d\n" +
 	"\n" +
-	"command_id\x18\x01 \x01(\tR\tcommandId\"\xfb\x01\n" +
+	"command_id\x18\x01 \x01(\tR\tcommandId\"\xf6\x02\n" +
 	"\vCommandInfo\x12\x1d\n" +
 	"\n" +
 	"command_id\x18\x01 \x01(\tR\tcommandId\x12\x10\n" +
@@ -12249,7 +12619,12 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\bterminal\x18\x05 \x01(\bR\bterminal\x12&\n" +
 	"\x0fstarted_unix_ns\x18\x06 \x01(\x03R\rstartedUnixNs\x12\x1c\n" +
 	"\tprocesses\x18\a \x01(\x05R\tprocesses\x12)\n" +
-	"\x06status\x18\b \x01(\v2\x11.carrel.v1.StatusR\x06status\"\\\n" +
+	"\x06status\x18\b \x01(\v2\x11.carrel.v1.StatusR\x06status\x12\x18\n" +
+	"\asession\x18\t \x01(\tR\asession\x12\x18\n" +
+	"\aclients\x18\n" +
+	" \x01(\x05R\aclients\x12)\n" +
+	"\x04size\x18\v \x01(\v2\x15.carrel.v1.WindowSizeR\x04size\x12\x1a\n" +
+	"\brecorded\x18\f \x01(\bR\brecorded\"\\\n" +
 	"\x0eExplainRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12,\n" +
 	"\acommand\x18\x02 \x01(\v2\x12.carrel.v1.CommandR\acommand\"c\n" +
@@ -12283,12 +12658,13 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"command_id\x18\x02 \x01(\tR\tcommandId\x12\x16\n" +
 	"\x06signal\x18\x03 \x01(\x05R\x06signal\x12\x19\n" +
 	"\bgrace_ms\x18\x04 \x01(\x03R\agraceMs\"\x10\n" +
-	"\x0eSignalResponse\"w\n" +
+	"\x0eSignalResponse\"\x8f\x01\n" +
 	"\rResizeRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x1d\n" +
 	"\n" +
 	"command_id\x18\x02 \x01(\tR\tcommandId\x12)\n" +
-	"\x04size\x18\x03 \x01(\v2\x15.carrel.v1.WindowSizeR\x04size\"\x10\n" +
+	"\x04size\x18\x03 \x01(\v2\x15.carrel.v1.WindowSizeR\x04size\x12\x16\n" +
+	"\x06client\x18\x04 \x01(\x05R\x06client\"\x10\n" +
 	"\x0eResizeResponse\"<\n" +
 	"\fSpawnRequest\x12,\n" +
 	"\x05start\x18\x01 \x01(\v2\x16.carrel.v1.StreamStartR\x05start\"@\n" +
@@ -12300,16 +12676,36 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\n" +
 	"command_id\x18\x01 \x01(\tR\tcommandId\x12)\n" +
 	"\x06status\x18\x02 \x01(\v2\x11.carrel.v1.StatusR\x06status\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error\"d\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"\x90\x01\n" +
+	"\tJoinStart\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x1d\n" +
+	"\n" +
+	"command_id\x18\x02 \x01(\tR\tcommandId\x12)\n" +
+	"\x04size\x18\x03 \x01(\v2\x15.carrel.v1.WindowSizeR\x04size\x12\x1b\n" +
+	"\tread_only\x18\x04 \x01(\bR\breadOnly\"\x8f\x01\n" +
+	"\vJoinRequest\x12,\n" +
+	"\x05start\x18\x01 \x01(\v2\x14.carrel.v1.JoinStartH\x00R\x05start\x12\x16\n" +
+	"\x05stdin\x18\x02 \x01(\fH\x00R\x05stdin\x12/\n" +
+	"\x06resize\x18\x03 \x01(\v2\x15.carrel.v1.WindowSizeH\x00R\x06resizeB\t\n" +
+	"\amessage\"z\n" +
+	"\fJoinResponse\x12\x18\n" +
+	"\x06client\x18\x01 \x01(\x05H\x00R\x06client\x12\x18\n" +
+	"\x06stdout\x18\x02 \x01(\fH\x00R\x06stdout\x12+\n" +
+	"\x06exited\x18\x03 \x01(\v2\x11.carrel.v1.StatusH\x00R\x06exitedB\t\n" +
+	"\amessage\"\xc0\x01\n" +
 	"\rAttachRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x1d\n" +
 	"\n" +
 	"command_id\x18\x02 \x01(\tR\tcommandId\x12\x16\n" +
-	"\x06follow\x18\x03 \x01(\bR\x06follow\"k\n" +
+	"\x06follow\x18\x03 \x01(\bR\x06follow\x12\x12\n" +
+	"\x04join\x18\x04 \x01(\bR\x04join\x12\x1b\n" +
+	"\tread_only\x18\x05 \x01(\bR\breadOnly\x12)\n" +
+	"\x04size\x18\x06 \x01(\v2\x15.carrel.v1.WindowSizeR\x04size\"\x83\x01\n" +
 	"\x0eAttachResponse\x12\x1a\n" +
 	"\bterminal\x18\x01 \x01(\bR\bterminal\x12\x12\n" +
 	"\x04lost\x18\x02 \x01(\x03R\x04lost\x12)\n" +
-	"\x06status\x18\x03 \x01(\v2\x11.carrel.v1.StatusR\x06status\"\x0f\n" +
+	"\x06status\x18\x03 \x01(\v2\x11.carrel.v1.StatusR\x06status\x12\x16\n" +
+	"\x06client\x18\x04 \x01(\x05R\x06client\"\x0f\n" +
 	"\rVerifyRequest\"\xa0\x03\n" +
 	"\x0eVerifyResponse\x12\x0e\n" +
 	"\x02ok\x18\x01 \x01(\bR\x02ok\x12\x18\n" +
@@ -12827,7 +13223,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\fExplainReach\x12\x1e.carrel.v1.ExplainReachRequest\x1a\x1f.carrel.v1.ExplainReachResponse\x12X\n" +
 	"\x0fListConnections\x12!.carrel.v1.ListConnectionsRequest\x1a\".carrel.v1.ListConnectionsResponse\x12:\n" +
 	"\x05Stats\x12\x17.carrel.v1.StatsRequest\x1a\x18.carrel.v1.StatsResponse\x12<\n" +
-	"\x05Watch\x12\x17.carrel.v1.WatchRequest\x1a\x18.carrel.v1.WatchResponse0\x012\xcb\x05\n" +
+	"\x05Watch\x12\x17.carrel.v1.WatchRequest\x1a\x18.carrel.v1.WatchResponse0\x012\x88\x06\n" +
 	"\x0eCommandService\x127\n" +
 	"\x04Exec\x12\x16.carrel.v1.ExecRequest\x1a\x17.carrel.v1.ExecResponse\x12A\n" +
 	"\x06Stream\x12\x18.carrel.v1.StreamRequest\x1a\x19.carrel.v1.StreamResponse(\x010\x01\x12=\n" +
@@ -12839,7 +13235,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06Signal\x12\x18.carrel.v1.SignalRequest\x1a\x19.carrel.v1.SignalResponse\x12=\n" +
 	"\x06Resize\x12\x18.carrel.v1.ResizeRequest\x1a\x19.carrel.v1.ResizeResponse\x12:\n" +
 	"\x05Spawn\x12\x17.carrel.v1.SpawnRequest\x1a\x18.carrel.v1.SpawnResponse\x12=\n" +
-	"\x06Attach\x12\x18.carrel.v1.AttachRequest\x1a\x19.carrel.v1.AttachResponse2\xa1\x03\n" +
+	"\x06Attach\x12\x18.carrel.v1.AttachRequest\x1a\x19.carrel.v1.AttachResponse\x12;\n" +
+	"\x04Join\x12\x16.carrel.v1.JoinRequest\x1a\x17.carrel.v1.JoinResponse(\x010\x012\xa1\x03\n" +
 	"\x0eArchiveService\x12T\n" +
 	"\rCreateArchive\x12\x1f.carrel.v1.CreateArchiveRequest\x1a .carrel.v1.CreateArchiveResponse0\x01\x12D\n" +
 	"\aRestore\x12\x19.carrel.v1.RestoreRequest\x1a\x1a.carrel.v1.RestoreResponse(\x010\x01\x12O\n" +
@@ -12908,7 +13305,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 171)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 174)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -12978,109 +13375,112 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*SpawnRequest)(nil),             // 65: carrel.v1.SpawnRequest
 	(*SpawnResponse)(nil),            // 66: carrel.v1.SpawnResponse
 	(*Exited)(nil),                   // 67: carrel.v1.Exited
-	(*AttachRequest)(nil),            // 68: carrel.v1.AttachRequest
-	(*AttachResponse)(nil),           // 69: carrel.v1.AttachResponse
-	(*VerifyRequest)(nil),            // 70: carrel.v1.VerifyRequest
-	(*VerifyResponse)(nil),           // 71: carrel.v1.VerifyResponse
-	(*CheckpointRequest)(nil),        // 72: carrel.v1.CheckpointRequest
-	(*CheckpointResponse)(nil),       // 73: carrel.v1.CheckpointResponse
-	(*Filter)(nil),                   // 74: carrel.v1.Filter
-	(*ProveRequest)(nil),             // 75: carrel.v1.ProveRequest
-	(*ProveResponse)(nil),            // 76: carrel.v1.ProveResponse
-	(*Proven)(nil),                   // 77: carrel.v1.Proven
-	(*ShowRequest)(nil),              // 78: carrel.v1.ShowRequest
-	(*ShowResponse)(nil),             // 79: carrel.v1.ShowResponse
-	(*VersionRequest)(nil),           // 80: carrel.v1.VersionRequest
-	(*VersionResponse)(nil),          // 81: carrel.v1.VersionResponse
-	(*Token)(nil),                    // 82: carrel.v1.Token
-	(*CreateTokenRequest)(nil),       // 83: carrel.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),      // 84: carrel.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),        // 85: carrel.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),       // 86: carrel.v1.ListTokensResponse
-	(*GetTokenRequest)(nil),          // 87: carrel.v1.GetTokenRequest
-	(*GetTokenResponse)(nil),         // 88: carrel.v1.GetTokenResponse
-	(*RevokeTokenRequest)(nil),       // 89: carrel.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),      // 90: carrel.v1.RevokeTokenResponse
-	(*WhoAmIRequest)(nil),            // 91: carrel.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),           // 92: carrel.v1.WhoAmIResponse
-	(*Secret)(nil),                   // 93: carrel.v1.Secret
-	(*SetSecretRequest)(nil),         // 94: carrel.v1.SetSecretRequest
-	(*SetSecretResponse)(nil),        // 95: carrel.v1.SetSecretResponse
-	(*RotateSecretRequest)(nil),      // 96: carrel.v1.RotateSecretRequest
-	(*RotateSecretResponse)(nil),     // 97: carrel.v1.RotateSecretResponse
-	(*ListSecretsRequest)(nil),       // 98: carrel.v1.ListSecretsRequest
-	(*ListSecretsResponse)(nil),      // 99: carrel.v1.ListSecretsResponse
-	(*RemoveSecretRequest)(nil),      // 100: carrel.v1.RemoveSecretRequest
-	(*RemoveSecretResponse)(nil),     // 101: carrel.v1.RemoveSecretResponse
-	(*ListModelsRequest)(nil),        // 102: carrel.v1.ListModelsRequest
-	(*ListModelsResponse)(nil),       // 103: carrel.v1.ListModelsResponse
-	(*Model)(nil),                    // 104: carrel.v1.Model
-	(*ModelSums)(nil),                // 105: carrel.v1.ModelSums
-	(*ModelSum)(nil),                 // 106: carrel.v1.ModelSum
-	(*ModelUsageRequest)(nil),        // 107: carrel.v1.ModelUsageRequest
-	(*ModelUsageResponse)(nil),       // 108: carrel.v1.ModelUsageResponse
-	(*ModelUsage)(nil),               // 109: carrel.v1.ModelUsage
-	(*Archive)(nil),                  // 110: carrel.v1.Archive
-	(*ArchiveProgress)(nil),          // 111: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),     // 112: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil),    // 113: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),             // 114: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),           // 115: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),          // 116: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),      // 117: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),     // 118: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),       // 119: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),      // 120: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),     // 121: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil),    // 122: carrel.v1.RemoveArchiveResponse
-	(*ReloadPolicyRequest)(nil),      // 123: carrel.v1.ReloadPolicyRequest
-	(*ReloadPolicyResponse)(nil),     // 124: carrel.v1.ReloadPolicyResponse
-	(*Segment)(nil),                  // 125: carrel.v1.Segment
-	(*Approval)(nil),                 // 126: carrel.v1.Approval
-	(*ApprovalAnswer)(nil),           // 127: carrel.v1.ApprovalAnswer
-	(*ListApprovalsRequest)(nil),     // 128: carrel.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),    // 129: carrel.v1.ListApprovalsResponse
-	(*GetApprovalRequest)(nil),       // 130: carrel.v1.GetApprovalRequest
-	(*GetApprovalResponse)(nil),      // 131: carrel.v1.GetApprovalResponse
-	(*AnswerApprovalRequest)(nil),    // 132: carrel.v1.AnswerApprovalRequest
-	(*AnswerApprovalResponse)(nil),   // 133: carrel.v1.AnswerApprovalResponse
-	(*WatchApprovalsRequest)(nil),    // 134: carrel.v1.WatchApprovalsRequest
-	(*WatchApprovalsResponse)(nil),   // 135: carrel.v1.WatchApprovalsResponse
-	(*Permission)(nil),               // 136: carrel.v1.Permission
-	(*AllowCommandRequest)(nil),      // 137: carrel.v1.AllowCommandRequest
-	(*AllowCommandResponse)(nil),     // 138: carrel.v1.AllowCommandResponse
-	(*ListPermissionsRequest)(nil),   // 139: carrel.v1.ListPermissionsRequest
-	(*ListPermissionsResponse)(nil),  // 140: carrel.v1.ListPermissionsResponse
-	(*RevokePermissionRequest)(nil),  // 141: carrel.v1.RevokePermissionRequest
-	(*RevokePermissionResponse)(nil), // 142: carrel.v1.RevokePermissionResponse
-	(*FileEntry)(nil),                // 143: carrel.v1.FileEntry
-	(*FilesSummary)(nil),             // 144: carrel.v1.FilesSummary
-	(*ReadFileRequest)(nil),          // 145: carrel.v1.ReadFileRequest
-	(*ReadFileResponse)(nil),         // 146: carrel.v1.ReadFileResponse
-	(*WriteFileStart)(nil),           // 147: carrel.v1.WriteFileStart
-	(*WriteFileRequest)(nil),         // 148: carrel.v1.WriteFileRequest
-	(*WriteFileResponse)(nil),        // 149: carrel.v1.WriteFileResponse
-	(*ListFilesRequest)(nil),         // 150: carrel.v1.ListFilesRequest
-	(*ListFilesResponse)(nil),        // 151: carrel.v1.ListFilesResponse
-	(*StatFileRequest)(nil),          // 152: carrel.v1.StatFileRequest
-	(*StatFileResponse)(nil),         // 153: carrel.v1.StatFileResponse
-	(*MakeDirectoryRequest)(nil),     // 154: carrel.v1.MakeDirectoryRequest
-	(*MakeDirectoryResponse)(nil),    // 155: carrel.v1.MakeDirectoryResponse
-	(*MoveFileRequest)(nil),          // 156: carrel.v1.MoveFileRequest
-	(*MoveFileResponse)(nil),         // 157: carrel.v1.MoveFileResponse
-	(*RemoveFileRequest)(nil),        // 158: carrel.v1.RemoveFileRequest
-	(*RemoveFileResponse)(nil),       // 159: carrel.v1.RemoveFileResponse
-	(*PackFilesRequest)(nil),         // 160: carrel.v1.PackFilesRequest
-	(*PackFilesResponse)(nil),        // 161: carrel.v1.PackFilesResponse
-	(*UnpackFilesStart)(nil),         // 162: carrel.v1.UnpackFilesStart
-	(*UnpackFilesRequest)(nil),       // 163: carrel.v1.UnpackFilesRequest
-	(*UnpackFilesResponse)(nil),      // 164: carrel.v1.UnpackFilesResponse
-	(*SearchFilesRequest)(nil),       // 165: carrel.v1.SearchFilesRequest
-	(*SearchFilesResponse)(nil),      // 166: carrel.v1.SearchFilesResponse
-	(*WatchFilesRequest)(nil),        // 167: carrel.v1.WatchFilesRequest
-	(*WatchFilesResponse)(nil),       // 168: carrel.v1.WatchFilesResponse
-	(*FileEvent)(nil),                // 169: carrel.v1.FileEvent
-	nil,                              // 170: carrel.v1.Command.EnvEntry
+	(*JoinStart)(nil),                // 68: carrel.v1.JoinStart
+	(*JoinRequest)(nil),              // 69: carrel.v1.JoinRequest
+	(*JoinResponse)(nil),             // 70: carrel.v1.JoinResponse
+	(*AttachRequest)(nil),            // 71: carrel.v1.AttachRequest
+	(*AttachResponse)(nil),           // 72: carrel.v1.AttachResponse
+	(*VerifyRequest)(nil),            // 73: carrel.v1.VerifyRequest
+	(*VerifyResponse)(nil),           // 74: carrel.v1.VerifyResponse
+	(*CheckpointRequest)(nil),        // 75: carrel.v1.CheckpointRequest
+	(*CheckpointResponse)(nil),       // 76: carrel.v1.CheckpointResponse
+	(*Filter)(nil),                   // 77: carrel.v1.Filter
+	(*ProveRequest)(nil),             // 78: carrel.v1.ProveRequest
+	(*ProveResponse)(nil),            // 79: carrel.v1.ProveResponse
+	(*Proven)(nil),                   // 80: carrel.v1.Proven
+	(*ShowRequest)(nil),              // 81: carrel.v1.ShowRequest
+	(*ShowResponse)(nil),             // 82: carrel.v1.ShowResponse
+	(*VersionRequest)(nil),           // 83: carrel.v1.VersionRequest
+	(*VersionResponse)(nil),          // 84: carrel.v1.VersionResponse
+	(*Token)(nil),                    // 85: carrel.v1.Token
+	(*CreateTokenRequest)(nil),       // 86: carrel.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),      // 87: carrel.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),        // 88: carrel.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),       // 89: carrel.v1.ListTokensResponse
+	(*GetTokenRequest)(nil),          // 90: carrel.v1.GetTokenRequest
+	(*GetTokenResponse)(nil),         // 91: carrel.v1.GetTokenResponse
+	(*RevokeTokenRequest)(nil),       // 92: carrel.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),      // 93: carrel.v1.RevokeTokenResponse
+	(*WhoAmIRequest)(nil),            // 94: carrel.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),           // 95: carrel.v1.WhoAmIResponse
+	(*Secret)(nil),                   // 96: carrel.v1.Secret
+	(*SetSecretRequest)(nil),         // 97: carrel.v1.SetSecretRequest
+	(*SetSecretResponse)(nil),        // 98: carrel.v1.SetSecretResponse
+	(*RotateSecretRequest)(nil),      // 99: carrel.v1.RotateSecretRequest
+	(*RotateSecretResponse)(nil),     // 100: carrel.v1.RotateSecretResponse
+	(*ListSecretsRequest)(nil),       // 101: carrel.v1.ListSecretsRequest
+	(*ListSecretsResponse)(nil),      // 102: carrel.v1.ListSecretsResponse
+	(*RemoveSecretRequest)(nil),      // 103: carrel.v1.RemoveSecretRequest
+	(*RemoveSecretResponse)(nil),     // 104: carrel.v1.RemoveSecretResponse
+	(*ListModelsRequest)(nil),        // 105: carrel.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),       // 106: carrel.v1.ListModelsResponse
+	(*Model)(nil),                    // 107: carrel.v1.Model
+	(*ModelSums)(nil),                // 108: carrel.v1.ModelSums
+	(*ModelSum)(nil),                 // 109: carrel.v1.ModelSum
+	(*ModelUsageRequest)(nil),        // 110: carrel.v1.ModelUsageRequest
+	(*ModelUsageResponse)(nil),       // 111: carrel.v1.ModelUsageResponse
+	(*ModelUsage)(nil),               // 112: carrel.v1.ModelUsage
+	(*Archive)(nil),                  // 113: carrel.v1.Archive
+	(*ArchiveProgress)(nil),          // 114: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),     // 115: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil),    // 116: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),             // 117: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),           // 118: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),          // 119: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),      // 120: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),     // 121: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),       // 122: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),      // 123: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),     // 124: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil),    // 125: carrel.v1.RemoveArchiveResponse
+	(*ReloadPolicyRequest)(nil),      // 126: carrel.v1.ReloadPolicyRequest
+	(*ReloadPolicyResponse)(nil),     // 127: carrel.v1.ReloadPolicyResponse
+	(*Segment)(nil),                  // 128: carrel.v1.Segment
+	(*Approval)(nil),                 // 129: carrel.v1.Approval
+	(*ApprovalAnswer)(nil),           // 130: carrel.v1.ApprovalAnswer
+	(*ListApprovalsRequest)(nil),     // 131: carrel.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),    // 132: carrel.v1.ListApprovalsResponse
+	(*GetApprovalRequest)(nil),       // 133: carrel.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 134: carrel.v1.GetApprovalResponse
+	(*AnswerApprovalRequest)(nil),    // 135: carrel.v1.AnswerApprovalRequest
+	(*AnswerApprovalResponse)(nil),   // 136: carrel.v1.AnswerApprovalResponse
+	(*WatchApprovalsRequest)(nil),    // 137: carrel.v1.WatchApprovalsRequest
+	(*WatchApprovalsResponse)(nil),   // 138: carrel.v1.WatchApprovalsResponse
+	(*Permission)(nil),               // 139: carrel.v1.Permission
+	(*AllowCommandRequest)(nil),      // 140: carrel.v1.AllowCommandRequest
+	(*AllowCommandResponse)(nil),     // 141: carrel.v1.AllowCommandResponse
+	(*ListPermissionsRequest)(nil),   // 142: carrel.v1.ListPermissionsRequest
+	(*ListPermissionsResponse)(nil),  // 143: carrel.v1.ListPermissionsResponse
+	(*RevokePermissionRequest)(nil),  // 144: carrel.v1.RevokePermissionRequest
+	(*RevokePermissionResponse)(nil), // 145: carrel.v1.RevokePermissionResponse
+	(*FileEntry)(nil),                // 146: carrel.v1.FileEntry
+	(*FilesSummary)(nil),             // 147: carrel.v1.FilesSummary
+	(*ReadFileRequest)(nil),          // 148: carrel.v1.ReadFileRequest
+	(*ReadFileResponse)(nil),         // 149: carrel.v1.ReadFileResponse
+	(*WriteFileStart)(nil),           // 150: carrel.v1.WriteFileStart
+	(*WriteFileRequest)(nil),         // 151: carrel.v1.WriteFileRequest
+	(*WriteFileResponse)(nil),        // 152: carrel.v1.WriteFileResponse
+	(*ListFilesRequest)(nil),         // 153: carrel.v1.ListFilesRequest
+	(*ListFilesResponse)(nil),        // 154: carrel.v1.ListFilesResponse
+	(*StatFileRequest)(nil),          // 155: carrel.v1.StatFileRequest
+	(*StatFileResponse)(nil),         // 156: carrel.v1.StatFileResponse
+	(*MakeDirectoryRequest)(nil),     // 157: carrel.v1.MakeDirectoryRequest
+	(*MakeDirectoryResponse)(nil),    // 158: carrel.v1.MakeDirectoryResponse
+	(*MoveFileRequest)(nil),          // 159: carrel.v1.MoveFileRequest
+	(*MoveFileResponse)(nil),         // 160: carrel.v1.MoveFileResponse
+	(*RemoveFileRequest)(nil),        // 161: carrel.v1.RemoveFileRequest
+	(*RemoveFileResponse)(nil),       // 162: carrel.v1.RemoveFileResponse
+	(*PackFilesRequest)(nil),         // 163: carrel.v1.PackFilesRequest
+	(*PackFilesResponse)(nil),        // 164: carrel.v1.PackFilesResponse
+	(*UnpackFilesStart)(nil),         // 165: carrel.v1.UnpackFilesStart
+	(*UnpackFilesRequest)(nil),       // 166: carrel.v1.UnpackFilesRequest
+	(*UnpackFilesResponse)(nil),      // 167: carrel.v1.UnpackFilesResponse
+	(*SearchFilesRequest)(nil),       // 168: carrel.v1.SearchFilesRequest
+	(*SearchFilesResponse)(nil),      // 169: carrel.v1.SearchFilesResponse
+	(*WatchFilesRequest)(nil),        // 170: carrel.v1.WatchFilesRequest
+	(*WatchFilesResponse)(nil),       // 171: carrel.v1.WatchFilesResponse
+	(*FileEvent)(nil),                // 172: carrel.v1.FileEvent
+	nil,                              // 173: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -13112,7 +13512,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	34,  // 26: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
 	37,  // 27: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
 	3,   // 28: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	170, // 29: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	173, // 29: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
 	42,  // 30: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
 	43,  // 31: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
 	42,  // 32: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
@@ -13123,199 +13523,207 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	42,  // 37: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
 	46,  // 38: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
 	43,  // 39: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
-	42,  // 40: carrel.v1.ExplainRequest.command:type_name -> carrel.v1.Command
-	52,  // 41: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
-	43,  // 42: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
-	43,  // 43: carrel.v1.WaitResponse.status:type_name -> carrel.v1.Status
-	46,  // 44: carrel.v1.ResizeRequest.size:type_name -> carrel.v1.WindowSize
-	47,  // 45: carrel.v1.SpawnRequest.start:type_name -> carrel.v1.StreamStart
-	43,  // 46: carrel.v1.Exited.status:type_name -> carrel.v1.Status
-	43,  // 47: carrel.v1.AttachResponse.status:type_name -> carrel.v1.Status
-	74,  // 48: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
-	77,  // 49: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
-	74,  // 50: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
-	82,  // 51: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
-	82,  // 52: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
-	82,  // 53: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
-	82,  // 54: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
-	93,  // 55: carrel.v1.SetSecretResponse.secret:type_name -> carrel.v1.Secret
-	93,  // 56: carrel.v1.RotateSecretResponse.secret:type_name -> carrel.v1.Secret
-	93,  // 57: carrel.v1.ListSecretsResponse.secrets:type_name -> carrel.v1.Secret
-	104, // 58: carrel.v1.ListModelsResponse.models:type_name -> carrel.v1.Model
-	109, // 59: carrel.v1.ListModelsResponse.own:type_name -> carrel.v1.ModelUsage
-	5,   // 60: carrel.v1.Model.budget:type_name -> carrel.v1.ModelBudget
-	105, // 61: carrel.v1.Model.used:type_name -> carrel.v1.ModelSums
-	106, // 62: carrel.v1.ModelSums.by_model:type_name -> carrel.v1.ModelSum
-	109, // 63: carrel.v1.ModelUsageResponse.usage:type_name -> carrel.v1.ModelUsage
-	4,   // 64: carrel.v1.ModelUsage.models:type_name -> carrel.v1.ModelUse
-	5,   // 65: carrel.v1.ModelUsage.budget:type_name -> carrel.v1.ModelBudget
-	105, // 66: carrel.v1.ModelUsage.today:type_name -> carrel.v1.ModelSums
-	105, // 67: carrel.v1.ModelUsage.whole:type_name -> carrel.v1.ModelSums
-	0,   // 68: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	111, // 69: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	110, // 70: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,   // 71: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	114, // 72: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	111, // 73: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,   // 74: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	110, // 75: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	110, // 76: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	125, // 77: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
-	127, // 78: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
-	126, // 79: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
-	126, // 80: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
-	126, // 81: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
-	126, // 82: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
-	136, // 83: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
-	136, // 84: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	143, // 85: carrel.v1.ReadFileResponse.file:type_name -> carrel.v1.FileEntry
-	147, // 86: carrel.v1.WriteFileRequest.start:type_name -> carrel.v1.WriteFileStart
-	143, // 87: carrel.v1.WriteFileResponse.file:type_name -> carrel.v1.FileEntry
-	143, // 88: carrel.v1.ListFilesResponse.file:type_name -> carrel.v1.FileEntry
-	143, // 89: carrel.v1.ListFilesResponse.entries:type_name -> carrel.v1.FileEntry
-	143, // 90: carrel.v1.StatFileResponse.file:type_name -> carrel.v1.FileEntry
-	144, // 91: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
-	162, // 92: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
-	144, // 93: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
-	143, // 94: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
-	169, // 95: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
-	6,   // 96: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	8,   // 97: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	10,  // 98: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	16,  // 99: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	18,  // 100: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	40,  // 101: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	19,  // 102: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
-	21,  // 103: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	23,  // 104: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	25,  // 105: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	27,  // 106: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
-	30,  // 107: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
-	33,  // 108: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	36,  // 109: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	44,  // 110: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	48,  // 111: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	50,  // 112: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	55,  // 113: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	53,  // 114: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
-	57,  // 115: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	59,  // 116: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	61,  // 117: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	63,  // 118: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	65,  // 119: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	68,  // 120: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	112, // 121: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	115, // 122: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	117, // 123: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	119, // 124: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	121, // 125: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	145, // 126: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
-	148, // 127: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
-	150, // 128: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
-	152, // 129: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
-	154, // 130: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
-	156, // 131: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
-	158, // 132: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
-	160, // 133: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
-	163, // 134: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
-	165, // 135: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
-	167, // 136: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
-	70,  // 137: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	78,  // 138: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	72,  // 139: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	75,  // 140: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	83,  // 141: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	85,  // 142: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	87,  // 143: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	89,  // 144: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	91,  // 145: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	94,  // 146: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
-	96,  // 147: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
-	98,  // 148: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
-	100, // 149: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
-	102, // 150: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
-	107, // 151: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
-	128, // 152: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	130, // 153: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	132, // 154: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	134, // 155: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	137, // 156: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
-	139, // 157: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	141, // 158: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	80,  // 159: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	123, // 160: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	13,  // 161: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	7,   // 162: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	9,   // 163: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	11,  // 164: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	17,  // 165: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	39,  // 166: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	41,  // 167: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	20,  // 168: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
-	22,  // 169: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	24,  // 170: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	26,  // 171: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	28,  // 172: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
-	31,  // 173: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
-	35,  // 174: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	38,  // 175: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	45,  // 176: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	49,  // 177: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	51,  // 178: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	56,  // 179: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	54,  // 180: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
-	58,  // 181: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	60,  // 182: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	62,  // 183: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	64,  // 184: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	66,  // 185: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	69,  // 186: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	113, // 187: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	116, // 188: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	118, // 189: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	120, // 190: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	122, // 191: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	146, // 192: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
-	149, // 193: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
-	151, // 194: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
-	153, // 195: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
-	155, // 196: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
-	157, // 197: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
-	159, // 198: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
-	161, // 199: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
-	164, // 200: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
-	166, // 201: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
-	168, // 202: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
-	71,  // 203: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	79,  // 204: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	73,  // 205: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	76,  // 206: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	84,  // 207: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	86,  // 208: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	88,  // 209: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	90,  // 210: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	92,  // 211: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	95,  // 212: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
-	97,  // 213: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
-	99,  // 214: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
-	101, // 215: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
-	103, // 216: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
-	108, // 217: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
-	129, // 218: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	131, // 219: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	133, // 220: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	135, // 221: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	138, // 222: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
-	140, // 223: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	142, // 224: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	81,  // 225: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	124, // 226: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	14,  // 227: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	162, // [162:228] is the sub-list for method output_type
-	96,  // [96:162] is the sub-list for method input_type
-	96,  // [96:96] is the sub-list for extension type_name
-	96,  // [96:96] is the sub-list for extension extendee
-	0,   // [0:96] is the sub-list for field type_name
+	46,  // 40: carrel.v1.CommandInfo.size:type_name -> carrel.v1.WindowSize
+	42,  // 41: carrel.v1.ExplainRequest.command:type_name -> carrel.v1.Command
+	52,  // 42: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
+	43,  // 43: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
+	43,  // 44: carrel.v1.WaitResponse.status:type_name -> carrel.v1.Status
+	46,  // 45: carrel.v1.ResizeRequest.size:type_name -> carrel.v1.WindowSize
+	47,  // 46: carrel.v1.SpawnRequest.start:type_name -> carrel.v1.StreamStart
+	43,  // 47: carrel.v1.Exited.status:type_name -> carrel.v1.Status
+	46,  // 48: carrel.v1.JoinStart.size:type_name -> carrel.v1.WindowSize
+	68,  // 49: carrel.v1.JoinRequest.start:type_name -> carrel.v1.JoinStart
+	46,  // 50: carrel.v1.JoinRequest.resize:type_name -> carrel.v1.WindowSize
+	43,  // 51: carrel.v1.JoinResponse.exited:type_name -> carrel.v1.Status
+	46,  // 52: carrel.v1.AttachRequest.size:type_name -> carrel.v1.WindowSize
+	43,  // 53: carrel.v1.AttachResponse.status:type_name -> carrel.v1.Status
+	77,  // 54: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
+	80,  // 55: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
+	77,  // 56: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
+	85,  // 57: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
+	85,  // 58: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
+	85,  // 59: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
+	85,  // 60: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
+	96,  // 61: carrel.v1.SetSecretResponse.secret:type_name -> carrel.v1.Secret
+	96,  // 62: carrel.v1.RotateSecretResponse.secret:type_name -> carrel.v1.Secret
+	96,  // 63: carrel.v1.ListSecretsResponse.secrets:type_name -> carrel.v1.Secret
+	107, // 64: carrel.v1.ListModelsResponse.models:type_name -> carrel.v1.Model
+	112, // 65: carrel.v1.ListModelsResponse.own:type_name -> carrel.v1.ModelUsage
+	5,   // 66: carrel.v1.Model.budget:type_name -> carrel.v1.ModelBudget
+	108, // 67: carrel.v1.Model.used:type_name -> carrel.v1.ModelSums
+	109, // 68: carrel.v1.ModelSums.by_model:type_name -> carrel.v1.ModelSum
+	112, // 69: carrel.v1.ModelUsageResponse.usage:type_name -> carrel.v1.ModelUsage
+	4,   // 70: carrel.v1.ModelUsage.models:type_name -> carrel.v1.ModelUse
+	5,   // 71: carrel.v1.ModelUsage.budget:type_name -> carrel.v1.ModelBudget
+	108, // 72: carrel.v1.ModelUsage.today:type_name -> carrel.v1.ModelSums
+	108, // 73: carrel.v1.ModelUsage.whole:type_name -> carrel.v1.ModelSums
+	0,   // 74: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	114, // 75: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	113, // 76: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,   // 77: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	117, // 78: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	114, // 79: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,   // 80: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	113, // 81: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	113, // 82: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	128, // 83: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
+	130, // 84: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
+	129, // 85: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
+	129, // 86: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
+	129, // 87: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
+	129, // 88: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
+	139, // 89: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
+	139, // 90: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
+	146, // 91: carrel.v1.ReadFileResponse.file:type_name -> carrel.v1.FileEntry
+	150, // 92: carrel.v1.WriteFileRequest.start:type_name -> carrel.v1.WriteFileStart
+	146, // 93: carrel.v1.WriteFileResponse.file:type_name -> carrel.v1.FileEntry
+	146, // 94: carrel.v1.ListFilesResponse.file:type_name -> carrel.v1.FileEntry
+	146, // 95: carrel.v1.ListFilesResponse.entries:type_name -> carrel.v1.FileEntry
+	146, // 96: carrel.v1.StatFileResponse.file:type_name -> carrel.v1.FileEntry
+	147, // 97: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	165, // 98: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
+	147, // 99: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	146, // 100: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
+	172, // 101: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
+	6,   // 102: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	8,   // 103: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	10,  // 104: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	16,  // 105: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	18,  // 106: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	40,  // 107: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	19,  // 108: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
+	21,  // 109: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	23,  // 110: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	25,  // 111: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	27,  // 112: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
+	30,  // 113: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
+	33,  // 114: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	36,  // 115: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	44,  // 116: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	48,  // 117: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	50,  // 118: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	55,  // 119: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	53,  // 120: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	57,  // 121: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	59,  // 122: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	61,  // 123: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	63,  // 124: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	65,  // 125: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	71,  // 126: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	69,  // 127: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
+	115, // 128: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	118, // 129: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	120, // 130: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	122, // 131: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	124, // 132: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	148, // 133: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
+	151, // 134: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
+	153, // 135: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
+	155, // 136: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
+	157, // 137: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
+	159, // 138: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
+	161, // 139: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
+	163, // 140: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
+	166, // 141: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
+	168, // 142: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
+	170, // 143: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
+	73,  // 144: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	81,  // 145: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	75,  // 146: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	78,  // 147: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	86,  // 148: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	88,  // 149: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	90,  // 150: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	92,  // 151: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	94,  // 152: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	97,  // 153: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
+	99,  // 154: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
+	101, // 155: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
+	103, // 156: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
+	105, // 157: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
+	110, // 158: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
+	131, // 159: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	133, // 160: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	135, // 161: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	137, // 162: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	140, // 163: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
+	142, // 164: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	144, // 165: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	83,  // 166: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	126, // 167: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	13,  // 168: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	7,   // 169: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	9,   // 170: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	11,  // 171: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	17,  // 172: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	39,  // 173: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	41,  // 174: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	20,  // 175: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
+	22,  // 176: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	24,  // 177: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	26,  // 178: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	28,  // 179: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
+	31,  // 180: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
+	35,  // 181: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	38,  // 182: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	45,  // 183: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	49,  // 184: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	51,  // 185: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	56,  // 186: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	54,  // 187: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	58,  // 188: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	60,  // 189: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	62,  // 190: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	64,  // 191: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	66,  // 192: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	72,  // 193: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	70,  // 194: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
+	116, // 195: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	119, // 196: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	121, // 197: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	123, // 198: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	125, // 199: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	149, // 200: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
+	152, // 201: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
+	154, // 202: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
+	156, // 203: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
+	158, // 204: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
+	160, // 205: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
+	162, // 206: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
+	164, // 207: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
+	167, // 208: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
+	169, // 209: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
+	171, // 210: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
+	74,  // 211: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	82,  // 212: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	76,  // 213: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	79,  // 214: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	87,  // 215: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	89,  // 216: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	91,  // 217: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	93,  // 218: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	95,  // 219: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	98,  // 220: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
+	100, // 221: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
+	102, // 222: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
+	104, // 223: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
+	106, // 224: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
+	111, // 225: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
+	132, // 226: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	134, // 227: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	136, // 228: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	138, // 229: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	141, // 230: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
+	143, // 231: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	145, // 232: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	84,  // 233: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	127, // 234: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	14,  // 235: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	169, // [169:236] is the sub-list for method output_type
+	102, // [102:169] is the sub-list for method input_type
+	102, // [102:102] is the sub-list for extension type_name
+	102, // [102:102] is the sub-list for extension extendee
+	0,   // [0:102] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -13336,39 +13744,49 @@ func file_carrel_v1_carrel_proto_init() {
 		(*StreamResponse_Stderr)(nil),
 		(*StreamResponse_Exited)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[113].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[69].OneofWrappers = []any{
+		(*JoinRequest_Start)(nil),
+		(*JoinRequest_Stdin)(nil),
+		(*JoinRequest_Resize)(nil),
+	}
+	file_carrel_v1_carrel_proto_msgTypes[70].OneofWrappers = []any{
+		(*JoinResponse_Client)(nil),
+		(*JoinResponse_Stdout)(nil),
+		(*JoinResponse_Exited)(nil),
+	}
+	file_carrel_v1_carrel_proto_msgTypes[116].OneofWrappers = []any{
 		(*CreateArchiveResponse_Progress)(nil),
 		(*CreateArchiveResponse_Data)(nil),
 		(*CreateArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[115].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[118].OneofWrappers = []any{
 		(*RestoreRequest_Start)(nil),
 		(*RestoreRequest_Data)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[116].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[119].OneofWrappers = []any{
 		(*RestoreResponse_Progress)(nil),
 		(*RestoreResponse_Workspace)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[120].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[123].OneofWrappers = []any{
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[146].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[149].OneofWrappers = []any{
 		(*ReadFileResponse_Data)(nil),
 		(*ReadFileResponse_File)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[147].OneofWrappers = []any{}
-	file_carrel_v1_carrel_proto_msgTypes[148].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[150].OneofWrappers = []any{}
+	file_carrel_v1_carrel_proto_msgTypes[151].OneofWrappers = []any{
 		(*WriteFileRequest_Start)(nil),
 		(*WriteFileRequest_Data)(nil),
 		(*WriteFileRequest_Finish)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[154].OneofWrappers = []any{}
-	file_carrel_v1_carrel_proto_msgTypes[161].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[157].OneofWrappers = []any{}
+	file_carrel_v1_carrel_proto_msgTypes[164].OneofWrappers = []any{
 		(*PackFilesResponse_Data)(nil),
 		(*PackFilesResponse_Summary)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[163].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[166].OneofWrappers = []any{
 		(*UnpackFilesRequest_Start)(nil),
 		(*UnpackFilesRequest_Data)(nil),
 		(*UnpackFilesRequest_Finish)(nil),
@@ -13379,7 +13797,7 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   171,
+			NumMessages:   174,
 			NumExtensions: 0,
 			NumServices:   10,
 		},

@@ -145,7 +145,11 @@ func (g *Gate) command(p principal.Principal, ref, what string, cmd id.Command) 
 func (g *Gate) Output(_ context.Context, p principal.Principal, ref string, o execapi.OutputParams,
 	attach bool,
 ) (execapi.OutputResult, []*os.File, error) {
-	if err := g.permit(p, operation.ReadOutput); err != nil {
+	op := operation.ReadOutput
+	if attach {
+		op = operation.AttachCommand
+	}
+	if err := g.permit(p, op); err != nil {
 		return execapi.OutputResult{}, nil, err
 	}
 	c, err := g.command(p, ref, "command.attach", o.ID)

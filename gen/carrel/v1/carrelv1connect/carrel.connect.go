@@ -113,6 +113,8 @@ const (
 	CommandServiceSpawnProcedure = "/carrel.v1.CommandService/Spawn"
 	// CommandServiceAttachProcedure is the fully-qualified name of the CommandService's Attach RPC.
 	CommandServiceAttachProcedure = "/carrel.v1.CommandService/Attach"
+	// CommandServiceJoinProcedure is the fully-qualified name of the CommandService's Join RPC.
+	CommandServiceJoinProcedure = "/carrel.v1.CommandService/Join"
 	// ArchiveServiceCreateArchiveProcedure is the fully-qualified name of the ArchiveService's
 	// CreateArchive RPC.
 	ArchiveServiceCreateArchiveProcedure = "/carrel.v1.ArchiveService/CreateArchive"
@@ -673,6 +675,9 @@ type CommandServiceClient interface {
 	Spawn(context.Context, *connect.Request[v1.SpawnRequest]) (*connect.Response[v1.SpawnResponse], error)
 	// Attach hands over the output of a detached command, or its terminal if it has one.
 	Attach(context.Context, *connect.Request[v1.AttachRequest]) (*connect.Response[v1.AttachResponse], error)
+	// Join joins a session: its terminal is drawn for the client, and what the client sends is typed. The first request
+	// message must be `start`. It needs HTTP/2. Attach does the same with a descriptor.
+	Join(context.Context) *connect.BidiStreamForClient[v1.JoinRequest, v1.JoinResponse]
 }
 
 // NewCommandServiceClient constructs a client for the carrel.v1.CommandService service. By default,
@@ -752,6 +757,12 @@ func NewCommandServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(commandServiceMethods.ByName("Attach")),
 			connect.WithClientOptions(opts...),
 		),
+		join: connect.NewClient[v1.JoinRequest, v1.JoinResponse](
+			httpClient,
+			baseURL+CommandServiceJoinProcedure,
+			connect.WithSchema(commandServiceMethods.ByName("Join")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -768,6 +779,7 @@ type commandServiceClient struct {
 	resize       *connect.Client[v1.ResizeRequest, v1.ResizeResponse]
 	spawn        *connect.Client[v1.SpawnRequest, v1.SpawnResponse]
 	attach       *connect.Client[v1.AttachRequest, v1.AttachResponse]
+	join         *connect.Client[v1.JoinRequest, v1.JoinResponse]
 }
 
 // Exec calls carrel.v1.CommandService.Exec.
@@ -825,6 +837,11 @@ func (c *commandServiceClient) Attach(ctx context.Context, req *connect.Request[
 	return c.attach.CallUnary(ctx, req)
 }
 
+// Join calls carrel.v1.CommandService.Join.
+func (c *commandServiceClient) Join(ctx context.Context) *connect.BidiStreamForClient[v1.JoinRequest, v1.JoinResponse] {
+	return c.join.CallBidiStream(ctx)
+}
+
 // CommandServiceHandler is an implementation of the carrel.v1.CommandService service.
 type CommandServiceHandler interface {
 	// Exec runs one command to its end and returns its captured output. A stopped
@@ -853,6 +870,9 @@ type CommandServiceHandler interface {
 	Spawn(context.Context, *connect.Request[v1.SpawnRequest]) (*connect.Response[v1.SpawnResponse], error)
 	// Attach hands over the output of a detached command, or its terminal if it has one.
 	Attach(context.Context, *connect.Request[v1.AttachRequest]) (*connect.Response[v1.AttachResponse], error)
+	// Join joins a session: its terminal is drawn for the client, and what the client sends is typed. The first request
+	// message must be `start`. It needs HTTP/2. Attach does the same with a descriptor.
+	Join(context.Context, *connect.BidiStream[v1.JoinRequest, v1.JoinResponse]) error
 }
 
 // NewCommandServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -928,6 +948,12 @@ func NewCommandServiceHandler(svc CommandServiceHandler, opts ...connect.Handler
 		connect.WithSchema(commandServiceMethods.ByName("Attach")),
 		connect.WithHandlerOptions(opts...),
 	)
+	commandServiceJoinHandler := connect.NewBidiStreamHandler(
+		CommandServiceJoinProcedure,
+		svc.Join,
+		connect.WithSchema(commandServiceMethods.ByName("Join")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/carrel.v1.CommandService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case CommandServiceExecProcedure:
@@ -952,6 +978,8 @@ func NewCommandServiceHandler(svc CommandServiceHandler, opts ...connect.Handler
 			commandServiceSpawnHandler.ServeHTTP(w, r)
 		case CommandServiceAttachProcedure:
 			commandServiceAttachHandler.ServeHTTP(w, r)
+		case CommandServiceJoinProcedure:
+			commandServiceJoinHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -1003,6 +1031,10 @@ func (UnimplementedCommandServiceHandler) Spawn(context.Context, *connect.Reques
 
 func (UnimplementedCommandServiceHandler) Attach(context.Context, *connect.Request[v1.AttachRequest]) (*connect.Response[v1.AttachResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.CommandService.Attach is not implemented"))
+}
+
+func (UnimplementedCommandServiceHandler) Join(context.Context, *connect.BidiStream[v1.JoinRequest, v1.JoinResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.CommandService.Join is not implemented"))
 }
 
 // ArchiveServiceClient is a client for the carrel.v1.ArchiveService service.

@@ -1,0 +1,46 @@
+package rootless_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/carrel-dev/carrel/test/ptytest"
+)
+
+// A session of one's own carrel is left and joined again, recorded with the workspace's own id, and ends.
+func TestOwnTerminals(t *testing.T) { eachOwner(t, ownTerminals) }
+
+func ownTerminals(t *testing.T, u *user) {
+	u.must("create", "one")
+	shell := func(args ...string) *ptytest.Terminal {
+		return ptytest.Start(t, u.own(append([]string{"shell"}, args...)...), 24, 80, false)
+	}
+	x := shell("--session", "work", "--record", "one", "--", "sh", "-c", "echo mark-$((20+3)); while read x; do echo got-$x; done")
+	x.Expect("mark-23")
+	x.Type("one\r")
+	x.Expect("got-one")
+	x.Type("\x10\x11")
+	if code := x.Wait(); code != 0 {
+		t.Errorf("left with %d: %q", code, x.Screen())
+	}
+	y := shell("--session", "work", "one")
+	y.Expect("mark-23")
+	y.Expect("got-one")
+	if out := u.must("shell", "--ls", "one"); !strings.Contains(out, "work") || !strings.Contains(out, "80x24") || !strings.Contains(out, "yes") {
+		t.Errorf("listed are\n%s", out)
+	}
+	u.must("shell", "--kill", "--session", "work", "one")
+	y.Wait()
+	if out := u.must("shell", "--ls", "one"); strings.Contains(out, "work") {
+		t.Errorf("listed are\n%s", out)
+	}
+	cast := strings.TrimSpace(u.must("exec", "one", "--", "sh", "-c", "ls .carrel/recordings/*.cast"))
+	if out := u.must("files", "cat", "one", filepath.ToSlash(cast)); !strings.HasPrefix(out, `{"`) || !strings.Contains(out, `"version":2`) ||
+		!strings.Contains(out, "mark-23") {
+		t.Errorf("the recording is %.300q", out)
+	}
+	if r := u.carrel("shell", "--tmux", "one"); r.code == 0 {
+		t.Errorf("without a terminal: %+v", r)
+	}
+}
