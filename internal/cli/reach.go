@@ -308,7 +308,7 @@ refused then unless a rule names it. The exit code is 1 if a host is refused.`,
 		}
 		t := newTable(-1, "HOST", "VERDICT", "WHY", "SECRETS")
 		all := []object{}
-		for _, v := range m.GetVerdicts() {
+		for i, v := range m.GetVerdicts()[:min(len(m.GetVerdicts()), len(args)-1)] {
 			verdict := "allowed"
 			switch v.GetAction() {
 			case "allow":
@@ -325,6 +325,12 @@ refused then unless a rule names it. The exit code is 1 if a host is refused.`,
 				{"secrets", append([]string{}, v.GetSecrets()...)},
 			})
 			why := "no rule names it; allow it with: carrel egress allow " + args[0] + " " + v.GetHost()
+			if request := requestRule(args[1+i], v.GetHost()); request != "" {
+				why = v.GetReason()
+				if strings.HasSuffix(why, "no rule allows it") {
+					why = "no rule names it; allow it with: carrel egress allow " + args[0] + " '" + request + "'"
+				}
+			}
 			if v.GetRule() != "" {
 				why = "rule " + v.GetRule()
 			}
@@ -332,6 +338,23 @@ refused then unless a rule names it. The exit code is 1 if a host is refused.`,
 		}
 		return all, t, nil
 	})
+}
+
+// requestRule is the rule for a request as "carrel egress test" takes it, "" for what is only a host.
+func requestRule(asked, host string) string {
+	method, url, ok := strings.Cut(asked, "://")
+	if !ok {
+		return ""
+	}
+	method, _, given := strings.Cut(method, " ")
+	if !given {
+		method = "GET"
+	}
+	path := ""
+	if at := strings.IndexByte(url, '/'); at >= 0 {
+		path, _, _ = strings.Cut(url[at:], "?")
+	}
+	return strings.ToUpper(method) + " " + host + path
 }
 
 // completeRules completes a workspace and then sets of hosts.
