@@ -52,6 +52,9 @@ func (x *session) carry(f proxy.First) (by reader, err error) {
 	}
 	x.s.mu.Lock()
 	defer x.s.mu.Unlock()
+	if err := x.s.byAddress(t, f); err != nil {
+		return by, err
+	}
 	l := x.s.rules.Limits(t)
 	var requests bool
 	if !l.None() {
@@ -85,6 +88,28 @@ func (x *session) carry(f proxy.First) (by reader, err error) {
 	return by, nil
 }
 
+// byAddress refuses a connection to an address that is for a name of which rules deny all, or are about a part: they would
+// not hold there. The server's mutex is held.
+func (s *Server) byAddress(t netrule.Target, f proxy.First) error {
+	if t.Host.Name() != "" {
+		return nil
+	}
+	for _, text := range []string{f.Hello.Name, f.Head.Authority, f.Head.Host} {
+		h, err := hostOf(text)
+		if text == "" || err != nil || h == t.Host {
+			continue
+		}
+		at := netrule.Target{Host: h, Port: t.Port}
+		l := s.rules.Limits(at)
+		if v := s.rules.Judge(at); v.Action == netrule.Deny && v.Rule != "" || !l.None() {
+			return refusal{
+				t.String() + " is not allowed for " + h.String() + ": rules name that host; connect to it by its name", errdefs.ErrPermissionDenied,
+			}
+		}
+	}
+	return nil
+}
+
 // reader is what reads a session; the zero value is for one that is copied.
 type reader struct {
 	by            *intercept.Interceptor
@@ -116,7 +141,8 @@ func (x *session) still(r *netrule.Rules) error {
 	case v.Action != netrule.Allow:
 		return refusal{l.Why(x.spoken.protocol, v), errdefs.ErrPermissionDenied}
 	case requests:
-		return refusal{"only some requests may be made to " + x.c.Target.String() + ", and this connection is not read", errdefs.ErrPermissionDenied}
+		return refusal{"only some requests may be made to " + x.c.Target.String() + ", and this connection is not read",
+			errdefs.ErrPermissionDenied}
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package egress_test
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -31,7 +32,8 @@ func TestRequests(t *testing.T) {
 				t.Errorf("%d %q %v", status, body, err)
 			}
 			got := w.recorded(func(r egress.Connection) bool { return r.Way == c.way })
-			if got.Rule != "GET example.com/v1/*" || got.Refused != "" || got.Sent < 50 || got.Received < 50 || got.Address.String() != public+":80" {
+			if got.Rule != "GET example.com/v1/*" || got.Refused != "" || got.Sent < 50 || got.Received < 50 ||
+				got.Address.String() != public+":80" {
 				t.Errorf("recorded %+v", got)
 			}
 			for path, want := range map[string]string{
@@ -195,5 +197,42 @@ func TestHeld(t *testing.T) {
 	}
 	if got := w.recorded(func(r egress.Connection) bool { return r.Way == egress.WayTransparent }); got.Refused != "" {
 		t.Errorf("recorded %+v", got)
+	}
+}
+
+// What rules say of a name is not got around by its address.
+func TestByAddress(t *testing.T) {
+	w := start(t, rules(t, "*", "!DELETE a.example.com", "!b.example.com", "GET c.example.com/v1/*"), nil)
+	w.leads("unused.example.com", public, 80, web(t, false).Listener.Addr())
+	w.leads("unused.example.com", public, 443, web(t, true).Listener.Addr())
+	ask := func(first string, port int) string {
+		t.Helper()
+		c := w.open(w.proxy.Addr())
+		fmt.Fprintf(c, "CONNECT %s:%d HTTP/1.1\r\nHost: %s:%d\r\n\r\n", public, port, public, port)
+		if got, err := http.ReadResponse(bufio.NewReader(io.LimitReader(c, 39)), nil); err != nil || got.StatusCode != 200 {
+			t.Fatal(err)
+		}
+		if port == 443 {
+			s := tls.Client(c, &tls.Config{ServerName: first, InsecureSkipVerify: true})
+			if err := s.HandshakeContext(t.Context()); err != nil {
+				return "refused"
+			}
+			return "through"
+		}
+		text, _ := w.exchange(c, "DELETE /v1/x HTTP/1.1\r\nHost: "+first+"\r\nConnection: close\r\n\r\n")
+		if strings.HasPrefix(text, "HTTP/1.1 403") && strings.Contains(text, "connect to it by its name") {
+			return "refused"
+		}
+		return "through"
+	}
+	for name, want := range map[string]string{
+		"a.example.com": "refused", "b.example.com": "refused", "c.example.com": "refused", "d.example.com": "through", public: "through",
+	} {
+		if got := ask(name, 80); got != want {
+			t.Errorf("%s is %s", name, got)
+		}
+		if got := ask(name, 443); got != want {
+			t.Errorf("%s is %s by TLS", name, got)
+		}
 	}
 }

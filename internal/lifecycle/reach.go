@@ -158,7 +158,8 @@ func (l *Lifecycle) reachAfter(by principal.Principal, k workspace.Kept, c works
 		// What only denies is always possible: until the next start nothing passes to its hosts by TLS.
 		if rule := l.cfg.Ways.InsideTLS(added); rule != "" && l.cfg.Ways.InsideTLS(workspace.Reach{}) != rule {
 			return now, fmt.Errorf("cannot give workspace %s the rule %q: it was started without an authority and trusts nobody yet who could read "+
-				"its requests inside TLS; stop it first (carrel stop %s), then change the rules: %w", k.Name, rule, k.Name, errdefs.ErrFailedPrecondition)
+				"its requests inside TLS; stop it first (carrel stop %s), then change the rules: %w", k.Name, rule, k.Name,
+				errdefs.ErrFailedPrecondition)
 		}
 	}
 	return now, nil

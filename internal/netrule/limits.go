@@ -222,7 +222,8 @@ func (l *Limits) Why(p Protocol, v Verdict) string {
 	what := map[Protocol]string{TLS: "TLS", HTTP: "HTTP without TLS"}[p]
 	switch {
 	case v.Rule != "" && p == Anything:
-		return l.target.String() + " is not allowed: the rule " + v.Rule + " is about requests or a protocol, and what was sent is neither HTTP nor TLS"
+		return l.target.String() + " is not allowed: the rule " + v.Rule +
+			" is about requests or a protocol, and what was sent is neither HTTP nor TLS"
 	case v.Rule != "":
 		return l.target.String() + " is not allowed: the rule " + v.Rule + " denies " + what
 	case p == Anything:

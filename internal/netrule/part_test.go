@@ -43,14 +43,16 @@ func TestParsePart(t *testing.T) {
 		}
 	}
 	for text, why := range map[string]string{
-		"GET  example.org": "host", "GET\texample.org": "host", " example.org": "method", "GET, example.org": "method", "get example.org": "capital letters", "a b": "capital letters", "G=T example.org": "method",
+		"GET  example.org": "host", "GET\texample.org": "host", " example.org": "method", "GET, example.org": "method",
+		"get example.org": "capital letters", "a b": "capital letters", "G=T example.org": "method",
 		"CONNECT example.org": "CONNECT", "TRACE,GET example.org": "TRACE", "GET @github": "set", "GET /v1": "empty",
 		"https://example.org/v1": "it is a URL", "GET https://example.org/v1/*": "it is a URL", "ftp://example.org": "it is a URL",
 		"tcp://example.org/v1": "leave tcp:// out", "GET tcp://example.org": "leave tcp:// out",
 		"example.org/v1*": "whole segment", "example.org/../x": "dots", "example.org//x": "empty segment", "example.org/a?b": "character",
 		"example.org/a%20b": "character", `example.org/a\b`: "character", "example.org/a;b": "character", "example.org/a b": "",
-		"192.0.2.7/v1": "not a network", "192.0.2.7:443/v1": "hosts with a name", "GET 192.0.2.7": "hosts with a name", "tls://[2001:db8::1]": "hosts with a name",
-		"10.0.0.0/8/v1/*": "not a network", "http://10.0.0.0/8": "hosts with a name", "10.1.0.0/33": "network", "10.1.0.0/x": "not a network",
+		"192.0.2.7/v1": "not a network", "192.0.2.7:443/v1": "hosts with a name", "GET 192.0.2.7": "hosts with a name",
+		"tls://[2001:db8::1]": "hosts with a name",
+		"10.0.0.0/8/v1/*":     "not a network", "http://10.0.0.0/8": "hosts with a name", "10.1.0.0/33": "network", "10.1.0.0/x": "not a network",
 		"example.org/" + strings.Repeat("a", httprule.MaxPath): "bytes", "GET example.org:0/x": "ports", "example.org:443:1/x": "",
 	} {
 		if r, err := netrule.ParseRule(netrule.Allow, text); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), why) {
@@ -123,7 +125,8 @@ func TestLimits(t *testing.T) {
 		{[]string{"allow GET,HEAD example.org/v1/*"}, []asked{
 			{"example.org:443", tls, "GET /v1/x", "allow GET,HEAD example.org/v1/*"},
 			{"example.org:80", http, "HEAD /v1/x/y", "allow GET,HEAD example.org/v1/*"},
-			{"example.org:443", tls, "POST /v1/x", "deny"}, {"example.org:443", tls, "GET /v1", "deny"}, {"example.org:443", tls, "GET /V1/x", "deny"},
+			{"example.org:443", tls, "POST /v1/x", "deny"}, {"example.org:443", tls, "GET /v1", "deny"}, {"example.org:443", tls,
+				"GET /V1/x", "deny"},
 			{"example.org:443", tls, "get /v1/x", "deny"}, {"example.org:443", tls, "!GET /v1/x", "deny"},
 			{"example.org:443", any, "", "refused GET,HEAD example.org/v1/*"},
 			{"example.org:22", any, "", "unreached"}, {"x.example.org:443", tls, "GET /v1/x", "unreached"},
@@ -132,8 +135,10 @@ func TestLimits(t *testing.T) {
 		{[]string{"allow example.org:*", "deny DELETE,PUT example.org", "deny example.org/admin/*"}, []asked{
 			{"example.org:443", tls, "GET /x", "allow example.org:*"}, {"example.org:443", tls, "!GET /x", "allow example.org:*"},
 			{"example.org:443", tls, "DELETE /x", "deny DELETE,PUT example.org"}, {"example.org:443", tls, "delete /x", "deny"},
-			{"example.org:443", tls, "GET /Admin/x", "deny example.org/admin/*"}, {"example.org:443", tls, "GET /ADMIN/", "deny example.org/admin/*"},
-			{"example.org:443", tls, "GET /admin", "deny example.org/admin/*"}, {"example.org:443", tls, "GET /admin./x", "deny example.org/admin/*"},
+			{"example.org:443", tls, "GET /Admin/x", "deny example.org/admin/*"}, {"example.org:443", tls, "GET /ADMIN/",
+				"deny example.org/admin/*"},
+			{"example.org:443", tls, "GET /admin", "deny example.org/admin/*"}, {"example.org:443", tls, "GET /admin./x",
+				"deny example.org/admin/*"},
 			{"example.org:443", tls, "GET /administrator", "allow example.org:*"},
 			{"example.org:22", any, "", "refused DELETE,PUT example.org"},
 		}},
@@ -161,7 +166,8 @@ func TestLimits(t *testing.T) {
 		}},
 		{[]string{"allow http://example.org"}, []asked{
 			{"example.org:80", http, "GET /", "allow http://example.org"}, {"example.org:80", http, "!GET /", "deny"},
-			{"example.org:80", tls, "", "refused"}, {"example.org:80", any, "", "refused http://example.org"}, {"example.org:443", tls, "", "unreached"},
+			{"example.org:80", tls, "", "refused"}, {"example.org:80", any, "", "refused http://example.org"}, {"example.org:443", tls, "",
+				"unreached"},
 		}},
 		{[]string{"allow example.org:*", "deny tls://example.org"}, []asked{
 			{"example.org:443", tls, "", "refused tls://example.org"}, {"example.org:80", http, "", "copied"},
@@ -252,7 +258,8 @@ func TestLimitsAgainstEveryRule(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 20 {
-			host, p, method, text := one("a.b", "b", "c.a.b"), protocols[1+random.IntN(2)], one("GET", "POST", "DELETE"), one("/x", "/x/y", "/X", "/z")
+			host, p, method, text := one("a.b", "b", "c.a.b"), protocols[1+random.IntN(2)], one("GET", "POST", "DELETE"), one("/x", "/x/y",
+				"/X", "/z")
 			got := spoken(t, r, host+":2", p, method+" "+text)
 			ok := got == "copied" || strings.HasPrefix(got, "allow")
 			if want := may(t, set, host, p, method, text); ok != want {
@@ -295,8 +302,10 @@ func may(t *testing.T, set []netrule.Rule, host string, p netrule.Protocol, meth
 }
 
 func TestNarrowReaches(t *testing.T) {
-	r := rules(t, netrule.Options{}, "allow GET a.example:8080/x", "allow tls://*.b.example", "deny POST c.example", "allow POST d.example:22", "deny d.example")
-	for name, want := range map[string]bool{"a.example": true, "b.example": false, "x.b.example": true, "c.example": false, "d.example": false} {
+	r := rules(t, netrule.Options{}, "allow GET a.example:8080/x", "allow tls://*.b.example", "deny POST c.example",
+		"allow POST d.example:22", "deny d.example")
+	for name, want := range map[string]bool{"a.example": true, "b.example": false, "x.b.example": true, "c.example": false,
+		"d.example": false} {
 		if got := r.Reaches(host(t, name)); got != want {
 			t.Errorf("%s: %t", name, got)
 		}

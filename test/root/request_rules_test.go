@@ -65,15 +65,18 @@ func TestRequestRules(t *testing.T) {
 		}
 	}
 	if r := d.try("/usr/bin/curl", "-sS", "-m", "20", "-d", "x", "https://api.test:"+k.port+"/v1/x"); r.code != 0 || !strings.Contains(r.out,
-		`a POST to api.test:`+k.port+` is not allowed: no rule allows it`) || !strings.Contains(r.out, "carrel egress allow "+d.Name+" 'POST api.test:"+
-		k.port+"/v1/x'") {
+		`a POST to api.test:`+k.port+` is not allowed: no rule allows it`) || !strings.Contains(r.out,
+		"carrel egress allow "+d.Name+" 'POST api.test:"+
+			k.port+"/v1/x'") {
 		t.Errorf("the refusal is %+v", r)
 	}
 	if got := k.carrel(t, "egress", "rules", d.Key); !strings.Contains(got, allow) || !strings.Contains(got, deny) {
 		t.Errorf("the rules are %s", got)
 	}
-	if r := k.try(nil, "", "egress", "test", d.Key, "POST https://api.test:"+k.port+"/v1/x", "https://api.test:"+k.port+"/v1/x"); r.code != 1 ||
-		!strings.Contains(r.out, "refused") || !strings.Contains(r.out, "'POST api.test:"+k.port+"/v1/x'") || !strings.Contains(r.out, "rule "+allow) {
+	if r := k.try(nil, "", "egress", "test", d.Key, "POST https://api.test:"+k.port+"/v1/x",
+		"https://api.test:"+k.port+"/v1/x"); r.code != 1 ||
+		!strings.Contains(r.out, "refused") || !strings.Contains(r.out, "'POST api.test:"+k.port+"/v1/x'") || !strings.Contains(r.out,
+		"rule "+allow) {
 		t.Errorf("egress test says %+v", r)
 	}
 	if got := k.carrel(t, "egress", "log", "--refused", d.Key); !strings.Contains(got, "a POST to api.test:"+k.port+" is not allowed") ||

@@ -24,7 +24,8 @@ ask GET /v1/x; ask POST /v1/x; ask GET /x; ask GET /v1/x "-x http://127.0.0.53:3
 python3 -c '%s' GET https://api.test:%[1]s/v1/x; python3 -c '%[2]s' POST https://api.test:%[1]s/v1/x
 curl -sS -m 20 -d x https://api.test:%[1]s/v1/x`, port, python)
 	}
-	const want = "GET /v1/x 200\nPOST /v1/x 403\nGET /x 403\nGET /v1/x -x http://127.0.0.53:3128 200\nDELETE /v1/x -x http://127.0.0.53:3128 403\n" +
+	const want = "GET /v1/x 200\nPOST /v1/x 403\nGET /x 403\nGET /v1/x -x http://127.0.0.53:3128 200\n" +
+		"DELETE /v1/x -x http://127.0.0.53:3128 403\n" +
 		"python 200\npython 403\negress: a POST to api.test:"
 	t.Run("run", func(t *testing.T) {
 		u := newUser(t)

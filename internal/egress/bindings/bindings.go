@@ -143,7 +143,8 @@ func (b *Bindings) Open(ctx context.Context, k workspace.Kept, trusts string) (s
 		err = fmt.Errorf("it was started before it used one: %w", errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
-		return s, nil, fmt.Errorf("cannot use the secrets and the authority of workspace %s until it starts again (carrel stop %[1]s): %w", k.Name, err)
+		return s, nil,
+			fmt.Errorf("cannot use the secrets and the authority of workspace %s until it starts again (carrel stop %[1]s): %w", k.Name, err)
 	}
 	s.List, missing, err = b.opened(ctx, k)
 	s.CA = egressapi.Private{Value: key}

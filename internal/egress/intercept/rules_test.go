@@ -162,12 +162,16 @@ func TestRuledTricks(t *testing.T) {
 		"GET /v1/a;b HTTP/1.1\r\n", "GET /v1\\..\\admin HTTP/1.1\r\n", "GET /v1/%5c..%5cadmin HTTP/1.1\r\n", "GET //v1/a HTTP/1.1\r\n",
 		"GET /v1//a HTTP/1.1\r\n", "GET /v1/%252e%252e/admin HTTP/1.1\r\n", "GET /v1/a%00 HTTP/1.1\r\n", "GET /v1/a%3f/../ HTTP/1.1\r\n",
 		"GET /v1/%c0%ae%c0%ae/admin HTTP/1.1\r\n", "GET /V1/a HTTP/1.1\r\n", "GET /v1 HTTP/1.1\r\n", "get /v1/a HTTP/1.1\r\n",
-		"Get /v1/a HTTP/1.1\r\n", "POST /v1/X HTTP/1.1\r\n", "POST /v1/x/ HTTP/1.1\r\n", "POST /v1/x%2e HTTP/1.1\r\n", "POST /v1/x%20 HTTP/1.1\r\n",
+		"Get /v1/a HTTP/1.1\r\n", "POST /v1/X HTTP/1.1\r\n", "POST /v1/x/ HTTP/1.1\r\n", "POST /v1/x%2e HTTP/1.1\r\n",
+		"POST /v1/x%20 HTTP/1.1\r\n",
 		"GET /v1/a HTTP/1.1\r\nX-HTTP-Method-Override: DELETE\r\n", "POST /v1/a HTTP/1.1\r\nX_Method_Override: PUT\r\n",
-		"GET /v1/a?_method=DELETE HTTP/1.1\r\n", "GET /v1/a HTTP/1.1\r\nX-Original-URL: /admin\r\n", "GET /v1/a HTTP/1.1\r\nX-Rewrite-URL: /admin\r\n",
-		"GET https://api.example.org/admin HTTP/1.1\r\n", "GET https://other.example.org/v1/a HTTP/1.1\r\n", "GET http://api.example.org/v1/a HTTP/1.1\r\n",
+		"GET /v1/a?_method=DELETE HTTP/1.1\r\n", "GET /v1/a HTTP/1.1\r\nX-Original-URL: /admin\r\n",
+		"GET /v1/a HTTP/1.1\r\nX-Rewrite-URL: /admin\r\n",
+		"GET https://api.example.org/admin HTTP/1.1\r\n", "GET https://other.example.org/v1/a HTTP/1.1\r\n",
+		"GET http://api.example.org/v1/a HTTP/1.1\r\n",
 		"OPTIONS * HTTP/1.1\r\n", "CONNECT api.example.org:443 HTTP/1.1\r\n", "CONNECT /v1/a HTTP/1.1\r\n", "TRACE /v1/a HTTP/1.1\r\n",
-		"GET /v1/a HTTP/1.1\r\nUpgrade: websocket\r\nConnection: upgrade\r\n", "GET /v1/a HTTP/1.1\r\nUpgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\n",
+		"GET /v1/a HTTP/1.1\r\nUpgrade: websocket\r\nConnection: upgrade\r\n",
+		"GET /v1/a HTTP/1.1\r\nUpgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\n",
 		"GET /v1/a HTTP/1.1\r\nConnection: close, uPgrade\r\n", "GET /v1/a HTTP/1.1\r\nUpgrade: TLS/1.0\r\n",
 	} {
 		c := p.secure("api.example.org:443", "http/1.1")
@@ -183,6 +187,34 @@ func TestRuledTricks(t *testing.T) {
 	fmt.Fprint(c, "POST /v1/xy HTTP/1.1\r\nHost: api.example.org\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
 	if b, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 200") {
 		t.Errorf("an honest request: %q, %v", b, err)
+	}
+}
+
+// Where all but some paths is allowed, a path that could be one of those is refused too.
+func TestRuledDenials(t *testing.T) {
+	p, host := newRuled(t, "allow api.example.org", "deny api.example.org/admin/*", "deny DELETE api.example.org"), &seen{}
+	p.host("api.example.org:443", host)
+	for _, test := range []struct {
+		head string
+		ok   bool
+	}{
+		{"GET /v1/../admin HTTP/1.1\r\n", false}, {"GET /%2e/admin HTTP/1.1\r\n", false}, {"GET //admin/x HTTP/1.1\r\n", false},
+		{"GET /x;/admin HTTP/1.1\r\n", false}, {"GET /ADMIN/x HTTP/1.1\r\n", false}, {"GET /%61dmin/x HTTP/1.1\r\n", false},
+		{"GET /%2561dmin/x HTTP/1.1\r\n", false}, {"GET /x\\admin HTTP/1.1\r\n", false}, {"OPTIONS * HTTP/1.1\r\n", false},
+		{"GET /x HTTP/1.1\r\nX-Original-URI: /admin/x\r\n", false}, {"delete /x HTTP/1.1\r\n", false}, {"Delete /x HTTP/1.1\r\n", false},
+		{"POST /x HTTP/1.1\r\nX-HTTP-Method: DELETE\r\n", false}, {"POST /x?a&_METHOD=DELETE HTTP/1.1\r\n", false},
+		{"GET /administrator HTTP/1.1\r\n", true}, {"GET /x/admin HTTP/1.1\r\n", true}, {"PURGE /x?../admin HTTP/1.1\r\n", true},
+	} {
+		c := p.secure("api.example.org:443", "http/1.1")
+		fmt.Fprintf(c, "%sHost: api.example.org\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", test.head)
+		b, err := io.ReadAll(c)
+		if got := strings.HasPrefix(string(b), "HTTP/1.1 200"); err != nil || got != test.ok || got != (len(host.all) == 1) {
+			t.Errorf("%q: %q, %v; the host got %d", test.head, b, err, len(host.all))
+		}
+		if test.ok {
+			host.only(t)
+		}
+		c.Close()
 	}
 }
 
@@ -224,9 +256,11 @@ func TestRuledHTTP2(t *testing.T) {
 	}
 	for _, fields := range [][]string{
 		with("POST", "/v1/a"), with("GET", "/v1/../admin"), with("GET", "/v1/%2e%2e/admin"), with("GET", "//v1/a"), with("GET", "/v1/a/..;/"),
-		with("GET", "/v1/a", ":path", "/admin"), with("GET", "/v1/a", ":method", "POST"), with("get", "/v1/a"), with("GET", "v1/a"), with("GET", "*"),
+		with("GET", "/v1/a", ":path", "/admin"), with("GET", "/v1/a", ":method", "POST"), with("get", "/v1/a"), with("GET", "v1/a"),
+		with("GET", "*"),
 		with("GET", "/v1/a", "x-http-method-override", "PUT"), with("GET", "/v1/a", "x-original-url", "/admin"),
-		with("GET", "https://api.example.org/admin"), with("GET", "https://other.example.org/v1/a"), with("GET", "/v1/a", "upgrade", "websocket", "connection", "upgrade"),
+		with("GET", "https://api.example.org/admin"), with("GET", "https://other.example.org/v1/a"), with("GET", "/v1/a", "upgrade",
+			"websocket", "connection", "upgrade"),
 		{":method", "CONNECT", ":authority", "api.example.org:443"}, with("CONNECT", "/v1/a", ":protocol", "websocket"),
 		with("GET", "/v1/a", "host", "other.example.org"), with("GET /v1/a HTTP/1.1\r\nX: ", "/v1/a"), with("GET", "/v1/a HTTP/1.1\r\nHost: x"),
 	} {
@@ -313,12 +347,14 @@ func TestRuledNotHTTP(t *testing.T) {
 	if b := wait(t, got, "end"); b != "" {
 		t.Errorf("the host got %q", b)
 	}
-	raw := tls.Client(p.connect("api.example.org:443"), &tls.Config{RootCAs: p.trust, ServerName: "api.example.org", NextProtos: []string{"imap"}})
+	raw := tls.Client(p.connect("api.example.org:443"), &tls.Config{RootCAs: p.trust, ServerName: "api.example.org",
+		NextProtos: []string{"imap"}})
 	if err := raw.HandshakeContext(t.Context()); err == nil {
 		t.Error("another protocol was agreed upon")
 	}
 	raw.Close()
-	for n, first := range []string{"SSH-2.0-x\r\n", http2.ClientPreface, "\x80\x2e\x01\x03\x01\x00", "PROXY TCP4 1.2.3.4 1.2.3.4 1 2\r\n", "\x00"} {
+	for n, first := range []string{"SSH-2.0-x\r\n", http2.ClientPreface, "\x80\x2e\x01\x03\x01\x00",
+		"PROXY TCP4 1.2.3.4 1.2.3.4 1 2\r\n", "\x00"} {
 		c := p.connect("api.example.org:443")
 		fmt.Fprint(c, first)
 		if b, err := io.ReadAll(c); err == nil && len(b) > 0 {
@@ -382,7 +418,8 @@ func TestRuledUpgrade(t *testing.T) {
 	}
 	for {
 		r := p.next()
-		if r.Sent > 0 && strings.Contains(r.Refused, "the rules have changed: a GET to api.example.org:443 is not allowed: it asks for another protocol") {
+		if r.Sent > 0 && strings.Contains(r.Refused,
+			"the rules have changed: a GET to api.example.org:443 is not allowed: it asks for another protocol") {
 			break
 		}
 	}
@@ -499,7 +536,8 @@ func TestRuledWithoutAuthority(t *testing.T) {
 	p, host := newRuled(t, "allow api.example.org", "deny DELETE api.example.org"), &seen{}
 	p.host("api.example.org:443", host)
 	p.server.SetIntercept(nil)
-	c := tls.Client(p.connect("api.example.org:443"), &tls.Config{RootCAs: p.trust, ServerName: "api.example.org", MinVersion: tls.VersionTLS12})
+	c := tls.Client(p.connect("api.example.org:443"), &tls.Config{RootCAs: p.trust, ServerName: "api.example.org",
+		MinVersion: tls.VersionTLS12})
 	defer c.Close()
 	if err := c.HandshakeContext(t.Context()); err == nil || len(host.all) > 0 {
 		t.Errorf("%v; the host got %d", err, len(host.all))

@@ -165,7 +165,8 @@ func allowed(rules *netrule.Rules, c *outside) error {
 	}
 	// The requests of models are not judged, and so a rule that denies some of them denies all.
 	if l := rules.Limits(c.target); l.Denies() != "" {
-		return fmt.Errorf("%s is not allowed: the rule %s denies a part of what is sent to it: %w", c.target, l.Denies(), errdefs.ErrPermissionDenied)
+		return fmt.Errorf("%s is not allowed: the rule %s denies a part of what is sent to it: %w", c.target, l.Denies(),
+			errdefs.ErrPermissionDenied)
 	}
 	if !c.address.IsValid() { // a proxy has connected
 		return nil
