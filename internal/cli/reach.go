@@ -164,15 +164,21 @@ first one.
 RULE is example.org (ports 80 and 443), example.org:22, *.example.org, 192.0.2.0/24:5432, or
 a set as @github. The sets @npm, @pip, @go, @apt and @cargo are the mirrors that your own
 package clients are configured with, on this host and now: the workspace gets their hosts.
-Names that resolve to private addresses are refused unless a rule names the network. What
-any rule denies is denied, what none allows is refused. What a rule with "ask" names waits for a
+Names that resolve to private addresses are refused unless a rule names the network.
+
+allow and deny also take requests, as 'GET,HEAD api.example.org/v1/*' or 'DELETE *.example.org',
+and one protocol, as tls://mail.example.org:993 or http://example.org. The requests of such
+hosts are read with an authority that the workspace trusts from its start on: one that was
+started without takes the first rule after a stop. "test" says what holds for a request.
+
+What any rule denies is denied, what none allows is refused. What a rule with "ask" names waits for a
 person, whatever allows it: "carrel approvals" shows and answers that.
 
 ~/.config/carrel/egress.yaml is for "carrel run" without root, and is not used here.`,
 		Example: `  carrel create --no-start demo
   carrel egress allow demo @github example.org
   carrel egress ask demo '*.example.net'
-  carrel egress deny demo ads.example.org
+  carrel egress deny demo ads.example.org 'DELETE api.github.com'
   carrel egress rules demo
   carrel egress test demo example.org
   carrel egress rm demo example.org
@@ -186,7 +192,8 @@ func (a *app) egressAllowCommand() *cobra.Command {
 		Use:               "allow [flags] WORKSPACE RULE...",
 		Short:             "Let the commands of a workspace reach hosts",
 		Long:              `allow adds rules to what a workspace may reach. "carrel egress --help" says what a rule is.`,
-		Example:           "  carrel egress allow demo @github example.org:22",
+		Example: `  carrel egress allow demo @github example.org:22
+  carrel egress allow demo 'GET,HEAD api.example.org/v1/*'`,
 		Args:              atLeast("WORKSPACE", "RULE"),
 		ValidArgsFunction: a.completeRules(),
 	}, func(c *cobra.Command, args []string) (any, printer, error) {
