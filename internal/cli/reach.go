@@ -189,9 +189,9 @@ person, whatever allows it: "carrel approvals" shows and answers that.
 
 func (a *app) egressAllowCommand() *cobra.Command {
 	return a.prints(&cobra.Command{
-		Use:               "allow [flags] WORKSPACE RULE...",
-		Short:             "Let the commands of a workspace reach hosts",
-		Long:              `allow adds rules to what a workspace may reach. "carrel egress --help" says what a rule is.`,
+		Use:   "allow [flags] WORKSPACE RULE...",
+		Short: "Let the commands of a workspace reach hosts",
+		Long:  `allow adds rules to what a workspace may reach. "carrel egress --help" says what a rule is.`,
 		Example: `  carrel egress allow demo @github example.org:22
   carrel egress allow demo 'GET,HEAD api.example.org/v1/*'`,
 		Args:              atLeast("WORKSPACE", "RULE"),

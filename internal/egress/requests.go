@@ -1,13 +1,11 @@
 package egress
 
 import (
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
-	"github.com/carrel-dev/carrel/internal/httprule"
 	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/internal/proxy"
 )
@@ -141,8 +139,10 @@ func (x *session) still(r *netrule.Rules) error {
 	case v.Action != netrule.Allow:
 		return refusal{l.Why(x.spoken.protocol, v), errdefs.ErrPermissionDenied}
 	case requests:
-		return refusal{"only some requests may be made to " + x.c.Target.String() + ", and this connection is not read",
-			errdefs.ErrPermissionDenied}
+		return refusal{
+			"only some requests may be made to " + x.c.Target.String() + ", and this connection is not read",
+			errdefs.ErrPermissionDenied,
+		}
 	}
 	return nil
 }
@@ -181,30 +181,10 @@ func (x *session) admit(q *netrule.Request) (done func(), no *intercept.Refusal)
 	})
 	no = &intercept.Refusal{Why: why}
 	if v.Rule == "" { // a rule that denies is not lifted by another
-		no.Remedy = s.cfg.Remedy(asRule(t, q))
+		no.Remedy = s.cfg.Remedy(q.Rule(t))
 	}
 	return nil, no
 }
-
-// asRule is the narrowest rule that allows a request, for a shell.
-func asRule(t netrule.Target, q *netrule.Request) string {
-	if q.Upgrade != "" || q.NoMethod != "" || q.NoPath != "" {
-		return t.String()
-	}
-	path := ""
-	if p, err := httprule.ParsePattern(q.Path.Text()); err == nil && !strings.ContainsAny(p.Text(), "'*&") {
-		path = p.Text()
-	}
-	text := q.Method + " " + t.String() + path
-	r, err := netrule.ParseRule(netrule.Allow, text)
-	if err != nil || len(text) > mostRemedy {
-		return t.String()
-	}
-	return "'" + r.Text + "'"
-}
-
-// mostRemedy is how long a rule can be that is kept.
-const mostRemedy = 300
 
 // firstRule notes in the record by which rule the first request was allowed.
 func (x *session) firstRule() {

@@ -209,7 +209,7 @@ func TestByAddress(t *testing.T) {
 		t.Helper()
 		c := w.open(w.proxy.Addr())
 		fmt.Fprintf(c, "CONNECT %s:%d HTTP/1.1\r\nHost: %s:%d\r\n\r\n", public, port, public, port)
-		if got, err := http.ReadResponse(bufio.NewReader(io.LimitReader(c, 39)), nil); err != nil || got.StatusCode != 200 {
+		if _, err := io.ReadFull(c, make([]byte, len("HTTP/1.1 200 Connection established\r\n\r\n"))); err != nil {
 			t.Fatal(err)
 		}
 		if port == 443 {

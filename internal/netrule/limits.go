@@ -155,6 +155,25 @@ type Request struct {
 	Upgrade string
 }
 
+// Rule is the narrowest rule that would allow the request to t, quoted for a shell; HOST:PORT if no rule for a request would.
+func (q *Request) Rule(t Target) string {
+	if q.Upgrade != "" || q.NoMethod != "" || q.NoPath != "" {
+		return t.String()
+	}
+	path := ""
+	if p, err := httprule.ParsePattern(q.Path.Text()); err == nil && !strings.ContainsAny(p.Text(), "'*&") {
+		path = p.Text()
+	}
+	r, err := ParseRule(Allow, q.Method+" "+t.String()+path)
+	if err != nil || len(r.Text) > mostKept {
+		return t.String()
+	}
+	return "'" + r.Text + "'"
+}
+
+// mostKept is how long a rule can be that a workspace keeps, in bytes.
+const mostKept = 300
+
 // Limits are what the rules say of the connections to one target.
 type Limits struct {
 	target Target

@@ -125,20 +125,34 @@ func TestLimits(t *testing.T) {
 		{[]string{"allow GET,HEAD example.org/v1/*"}, []asked{
 			{"example.org:443", tls, "GET /v1/x", "allow GET,HEAD example.org/v1/*"},
 			{"example.org:80", http, "HEAD /v1/x/y", "allow GET,HEAD example.org/v1/*"},
-			{"example.org:443", tls, "POST /v1/x", "deny"}, {"example.org:443", tls, "GET /v1", "deny"}, {"example.org:443", tls,
-				"GET /V1/x", "deny"},
-			{"example.org:443", tls, "get /v1/x", "deny"}, {"example.org:443", tls, "!GET /v1/x", "deny"},
+			{"example.org:443", tls, "POST /v1/x", "deny"},
+			{"example.org:443", tls, "GET /v1", "deny"},
+			{
+				"example.org:443", tls,
+				"GET /V1/x", "deny",
+			},
+			{"example.org:443", tls, "get /v1/x", "deny"},
+			{"example.org:443", tls, "!GET /v1/x", "deny"},
 			{"example.org:443", any, "", "refused GET,HEAD example.org/v1/*"},
-			{"example.org:22", any, "", "unreached"}, {"x.example.org:443", tls, "GET /v1/x", "unreached"},
+			{"example.org:22", any, "", "unreached"},
+			{"x.example.org:443", tls, "GET /v1/x", "unreached"},
 		}},
 		// A whole host is everything, but what is denied; what is spoken there has to be HTTP then.
 		{[]string{"allow example.org:*", "deny DELETE,PUT example.org", "deny example.org/admin/*"}, []asked{
-			{"example.org:443", tls, "GET /x", "allow example.org:*"}, {"example.org:443", tls, "!GET /x", "allow example.org:*"},
-			{"example.org:443", tls, "DELETE /x", "deny DELETE,PUT example.org"}, {"example.org:443", tls, "delete /x", "deny"},
-			{"example.org:443", tls, "GET /Admin/x", "deny example.org/admin/*"}, {"example.org:443", tls, "GET /ADMIN/",
-				"deny example.org/admin/*"},
-			{"example.org:443", tls, "GET /admin", "deny example.org/admin/*"}, {"example.org:443", tls, "GET /admin./x",
-				"deny example.org/admin/*"},
+			{"example.org:443", tls, "GET /x", "allow example.org:*"},
+			{"example.org:443", tls, "!GET /x", "allow example.org:*"},
+			{"example.org:443", tls, "DELETE /x", "deny DELETE,PUT example.org"},
+			{"example.org:443", tls, "delete /x", "deny"},
+			{"example.org:443", tls, "GET /Admin/x", "deny example.org/admin/*"},
+			{
+				"example.org:443", tls, "GET /ADMIN/",
+				"deny example.org/admin/*",
+			},
+			{"example.org:443", tls, "GET /admin", "deny example.org/admin/*"},
+			{
+				"example.org:443", tls, "GET /admin./x",
+				"deny example.org/admin/*",
+			},
 			{"example.org:443", tls, "GET /administrator", "allow example.org:*"},
 			{"example.org:22", any, "", "refused DELETE,PUT example.org"},
 		}},
@@ -146,11 +160,14 @@ func TestLimits(t *testing.T) {
 			{"example.org:80", http, "DELETE /x", "deny DELETE *"}, {"example.org:443", tls, "GET /x", "allow example.org"},
 		}},
 		{[]string{"allow *:*", "deny DELETE *.example.org"}, []asked{
-			{"a.b.example.org:443", tls, "DELETE /x", "deny DELETE *.example.org"}, {"example.org:443", tls, "DELETE /x", "copied"},
+			{"a.b.example.org:443", tls, "DELETE /x", "deny DELETE *.example.org"},
+			{"example.org:443", tls, "DELETE /x", "copied"},
 			{"8.8.8.8:443", tls, "DELETE /x", "copied"},
 		}},
 		{[]string{"allow GET *"}, []asked{
-			{"8.8.8.8:443", tls, "GET /x", "allow GET *"}, {"8.8.8.8:443", tls, "PUT /x", "deny"}, {"10.0.0.1:443", tls, "GET /x", "unreached"},
+			{"8.8.8.8:443", tls, "GET /x", "allow GET *"},
+			{"8.8.8.8:443", tls, "PUT /x", "deny"},
+			{"10.0.0.1:443", tls, "GET /x", "unreached"},
 			{"[64:ff9b::10.0.0.1]:443", tls, "GET /x", "unreached"},
 		}},
 		// A host that is denied is denied.
@@ -161,32 +178,45 @@ func TestLimits(t *testing.T) {
 		}},
 		// Protocols.
 		{[]string{"allow tls://example.org"}, []asked{
-			{"example.org:443", tls, "", "copied"}, {"example.org:443", http, "", "refused"}, {"example.org:443", any, "", "refused"},
+			{"example.org:443", tls, "", "copied"},
+			{"example.org:443", http, "", "refused"},
+			{"example.org:443", any, "", "refused"},
 			{"example.org:80", http, "", "unreached"},
 		}},
 		{[]string{"allow http://example.org"}, []asked{
-			{"example.org:80", http, "GET /", "allow http://example.org"}, {"example.org:80", http, "!GET /", "deny"},
-			{"example.org:80", tls, "", "refused"}, {"example.org:80", any, "", "refused http://example.org"}, {"example.org:443", tls, "",
-				"unreached"},
+			{"example.org:80", http, "GET /", "allow http://example.org"},
+			{"example.org:80", http, "!GET /", "deny"},
+			{"example.org:80", tls, "", "refused"},
+			{"example.org:80", any, "", "refused http://example.org"},
+			{
+				"example.org:443", tls, "",
+				"unreached",
+			},
 		}},
 		{[]string{"allow example.org:*", "deny tls://example.org"}, []asked{
-			{"example.org:443", tls, "", "refused tls://example.org"}, {"example.org:80", http, "", "copied"},
+			{"example.org:443", tls, "", "refused tls://example.org"},
+			{"example.org:80", http, "", "copied"},
 			{"example.org:22", any, "", "refused tls://example.org"},
 		}},
 		{[]string{"allow example.org:*", "deny http://example.org"}, []asked{
-			{"example.org:443", tls, "", "copied"}, {"example.org:80", http, "GET /", "deny http://example.org"},
+			{"example.org:443", tls, "", "copied"},
+			{"example.org:80", http, "GET /", "deny http://example.org"},
 			{"example.org:22", any, "", "refused http://example.org"},
 		}},
 		{[]string{"allow example.org:*", "allow tls://example.org"}, []asked{
 			{"example.org:443", any, "", "copied"}, {"example.org:443", http, "", "copied"}, {"example.org:443", tls, "", "copied"},
 		}},
 		{[]string{"allow tls://example.org", "deny DELETE example.org"}, []asked{
-			{"example.org:443", tls, "GET /", "allow tls://example.org"}, {"example.org:443", tls, "!GET /", "allow tls://example.org"},
-			{"example.org:443", tls, "DELETE /", "deny DELETE example.org"}, {"example.org:443", http, "GET /", "deny"},
+			{"example.org:443", tls, "GET /", "allow tls://example.org"},
+			{"example.org:443", tls, "!GET /", "allow tls://example.org"},
+			{"example.org:443", tls, "DELETE /", "deny DELETE example.org"},
+			{"example.org:443", http, "GET /", "deny"},
 		}},
 		{[]string{"allow GET tls://example.org/v1/*", "allow POST http://example.org:443/v1/*"}, []asked{
-			{"example.org:443", tls, "GET /v1/x", "allow GET tls://example.org/v1/*"}, {"example.org:443", tls, "POST /v1/x", "deny"},
-			{"example.org:443", http, "POST /v1/x", "allow POST http://example.org:443/v1/*"}, {"example.org:443", http, "GET /v1/x", "deny"},
+			{"example.org:443", tls, "GET /v1/x", "allow GET tls://example.org/v1/*"},
+			{"example.org:443", tls, "POST /v1/x", "deny"},
+			{"example.org:443", http, "POST /v1/x", "allow POST http://example.org:443/v1/*"},
+			{"example.org:443", http, "GET /v1/x", "deny"},
 		}},
 		// A narrow Allow adds nothing to a whole one, but that it is read.
 		{[]string{"allow example.org:443", "allow GET example.org/v1/*"}, []asked{
@@ -304,8 +334,10 @@ func may(t *testing.T, set []netrule.Rule, host string, p netrule.Protocol, meth
 func TestNarrowReaches(t *testing.T) {
 	r := rules(t, netrule.Options{}, "allow GET a.example:8080/x", "allow tls://*.b.example", "deny POST c.example",
 		"allow POST d.example:22", "deny d.example")
-	for name, want := range map[string]bool{"a.example": true, "b.example": false, "x.b.example": true, "c.example": false,
-		"d.example": false} {
+	for name, want := range map[string]bool{
+		"a.example": true, "b.example": false, "x.b.example": true, "c.example": false,
+		"d.example": false,
+	} {
 		if got := r.Reaches(host(t, name)); got != want {
 			t.Errorf("%s: %t", name, got)
 		}

@@ -134,7 +134,9 @@ func TestRequestRulesTakeAStart(t *testing.T) {
 	k.carrel(t, "stop", d.Key)
 	k.carrel(t, "egress", "allow", d.Key, rule)
 	for _, test := range []struct{ url, method, want string }{
-		{url + "/x", "GET", "200"}, {url + "/x", "DELETE", "403"}, {"https://other.test:" + k.port + "/v1/x", "GET", "200"},
+		{url + "/x", "GET", "200"},
+		{url + "/x", "DELETE", "403"},
+		{"https://other.test:" + k.port + "/v1/x", "GET", "200"},
 		{"https://other.test:" + k.port + "/x", "GET", "403"},
 	} {
 		if got := curl("-X", test.method, test.url); got != test.want {

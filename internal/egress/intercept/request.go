@@ -71,7 +71,7 @@ func Asked(r *http.Request) *netrule.Request {
 	q := &netrule.Request{Method: r.Method, NoMethod: noMethod(r)}
 	q.Path, q.NoPath = path(r)
 	if q.Upgrade = strings.Join(r.Header["Upgrade"], ","); q.Upgrade == "" && r.ProtoMajor == 1 {
-		for _, token := range strings.Split(strings.Join(r.Header["Connection"], ","), ",") {
+		for token := range strings.SplitSeq(strings.Join(r.Header["Connection"], ","), ",") {
 			if strings.EqualFold(strings.TrimSpace(token), "upgrade") {
 				q.Upgrade = "none"
 			}

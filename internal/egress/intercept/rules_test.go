@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -74,9 +75,7 @@ func TestRuledRequests(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for name, values := range h {
-					r.Header[name] = values
-				}
+				maps.Copy(r.Header, h)
 				res, err := c.Do(r)
 				if err != nil {
 					t.Fatal(err)
@@ -198,12 +197,23 @@ func TestRuledDenials(t *testing.T) {
 		head string
 		ok   bool
 	}{
-		{"GET /v1/../admin HTTP/1.1\r\n", false}, {"GET /%2e/admin HTTP/1.1\r\n", false}, {"GET //admin/x HTTP/1.1\r\n", false},
-		{"GET /x;/admin HTTP/1.1\r\n", false}, {"GET /ADMIN/x HTTP/1.1\r\n", false}, {"GET /%61dmin/x HTTP/1.1\r\n", false},
-		{"GET /%2561dmin/x HTTP/1.1\r\n", false}, {"GET /x\\admin HTTP/1.1\r\n", false}, {"OPTIONS * HTTP/1.1\r\n", false},
-		{"GET /x HTTP/1.1\r\nX-Original-URI: /admin/x\r\n", false}, {"delete /x HTTP/1.1\r\n", false}, {"Delete /x HTTP/1.1\r\n", false},
-		{"POST /x HTTP/1.1\r\nX-HTTP-Method: DELETE\r\n", false}, {"POST /x?a&_METHOD=DELETE HTTP/1.1\r\n", false},
-		{"GET /administrator HTTP/1.1\r\n", true}, {"GET /x/admin HTTP/1.1\r\n", true}, {"PURGE /x?../admin HTTP/1.1\r\n", true},
+		{"GET /v1/../admin HTTP/1.1\r\n", false},
+		{"GET /%2e/admin HTTP/1.1\r\n", false},
+		{"GET //admin/x HTTP/1.1\r\n", false},
+		{"GET /x;/admin HTTP/1.1\r\n", false},
+		{"GET /ADMIN/x HTTP/1.1\r\n", false},
+		{"GET /%61dmin/x HTTP/1.1\r\n", false},
+		{"GET /%2561dmin/x HTTP/1.1\r\n", false},
+		{"GET /x\\admin HTTP/1.1\r\n", false},
+		{"OPTIONS * HTTP/1.1\r\n", false},
+		{"GET /x HTTP/1.1\r\nX-Original-URI: /admin/x\r\n", false},
+		{"delete /x HTTP/1.1\r\n", false},
+		{"Delete /x HTTP/1.1\r\n", false},
+		{"POST /x HTTP/1.1\r\nX-HTTP-Method: DELETE\r\n", false},
+		{"POST /x?a&_METHOD=DELETE HTTP/1.1\r\n", false},
+		{"GET /administrator HTTP/1.1\r\n", true},
+		{"GET /x/admin HTTP/1.1\r\n", true},
+		{"PURGE /x?../admin HTTP/1.1\r\n", true},
 	} {
 		c := p.secure("api.example.org:443", "http/1.1")
 		fmt.Fprintf(c, "%sHost: api.example.org\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", test.head)
@@ -261,7 +271,8 @@ func TestRuledHTTP2(t *testing.T) {
 		with("GET", "/v1/a", "x-http-method-override", "PUT"), with("GET", "/v1/a", "x-original-url", "/admin"),
 		with("GET", "https://api.example.org/admin"), with("GET", "https://other.example.org/v1/a"), with("GET", "/v1/a", "upgrade",
 			"websocket", "connection", "upgrade"),
-		{":method", "CONNECT", ":authority", "api.example.org:443"}, with("CONNECT", "/v1/a", ":protocol", "websocket"),
+		{":method", "CONNECT", ":authority", "api.example.org:443"},
+		with("CONNECT", "/v1/a", ":protocol", "websocket"),
 		with("GET", "/v1/a", "host", "other.example.org"), with("GET /v1/a HTTP/1.1\r\nX: ", "/v1/a"), with("GET", "/v1/a HTTP/1.1\r\nHost: x"),
 	} {
 		if got := ask(fields...); got == "200" || strings.HasPrefix(got, "5") || len(host.all) > 0 {
@@ -347,14 +358,18 @@ func TestRuledNotHTTP(t *testing.T) {
 	if b := wait(t, got, "end"); b != "" {
 		t.Errorf("the host got %q", b)
 	}
-	raw := tls.Client(p.connect("api.example.org:443"), &tls.Config{RootCAs: p.trust, ServerName: "api.example.org",
-		NextProtos: []string{"imap"}})
+	raw := tls.Client(p.connect("api.example.org:443"), &tls.Config{
+		RootCAs: p.trust, ServerName: "api.example.org",
+		NextProtos: []string{"imap"},
+	})
 	if err := raw.HandshakeContext(t.Context()); err == nil {
 		t.Error("another protocol was agreed upon")
 	}
 	raw.Close()
-	for n, first := range []string{"SSH-2.0-x\r\n", http2.ClientPreface, "\x80\x2e\x01\x03\x01\x00",
-		"PROXY TCP4 1.2.3.4 1.2.3.4 1 2\r\n", "\x00"} {
+	for n, first := range []string{
+		"SSH-2.0-x\r\n", http2.ClientPreface, "\x80\x2e\x01\x03\x01\x00",
+		"PROXY TCP4 1.2.3.4 1.2.3.4 1 2\r\n", "\x00",
+	} {
 		c := p.connect("api.example.org:443")
 		fmt.Fprint(c, first)
 		if b, err := io.ReadAll(c); err == nil && len(b) > 0 {
@@ -536,8 +551,10 @@ func TestRuledWithoutAuthority(t *testing.T) {
 	p, host := newRuled(t, "allow api.example.org", "deny DELETE api.example.org"), &seen{}
 	p.host("api.example.org:443", host)
 	p.server.SetIntercept(nil)
-	c := tls.Client(p.connect("api.example.org:443"), &tls.Config{RootCAs: p.trust, ServerName: "api.example.org",
-		MinVersion: tls.VersionTLS12})
+	c := tls.Client(p.connect("api.example.org:443"), &tls.Config{
+		RootCAs: p.trust, ServerName: "api.example.org",
+		MinVersion: tls.VersionTLS12,
+	})
 	defer c.Close()
 	if err := c.HandshakeContext(t.Context()); err == nil || len(host.all) > 0 {
 		t.Errorf("%v; the host got %d", err, len(host.all))

@@ -51,7 +51,8 @@ func (p *process) interceptorOf(s *egressapi.Setup) (*intercept.Interceptor, err
 // sameSecrets reports whether connections that are intercepted by one Setup may go on by the other.
 func sameSecrets(a, b *egressapi.Setup) bool {
 	return a.InsideTLS() == b.InsideTLS() && a.CA.Reveal() == b.CA.Reveal() && slices.EqualFunc(a.Secrets, b.Secrets, func(x,
-		y egressapi.Secret) bool {
+		y egressapi.Secret,
+	) bool {
 		return x.Name == y.Name && x.Placeholder == y.Placeholder && x.Value.Reveal() == y.Value.Reveal() &&
 			slices.EqualFunc(x.Hosts, y.Hosts, func(p, q netrule.Rule) bool { return p == q }) && slices.Equal(x.Headers, y.Headers) &&
 			x.Sending.Equal(y.Sending)
