@@ -79,7 +79,7 @@ func (x *session) carry(f proxy.First) (by reader, err error) {
 	case requests || secrets:
 		by = reader{by: x.s.inside, judged: requests}
 		x.inner.by = by.by
-	case !l.None() && p == netrule.TLS && !named && t.Host.Name() != "":
+	case p == netrule.TLS && !l.None() && !l.Wholly(x.approved) && !named && t.Host.Name() != "":
 		return by, refusal{t.String() + " is not allowed: TLS to it names no server", errdefs.ErrPermissionDenied}
 	}
 	x.spoken.begun, x.spoken.protocol, x.spoken.read = true, p, by.by != nil

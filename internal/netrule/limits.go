@@ -216,7 +216,7 @@ func (l *Limits) Connection(p Protocol, approved bool) (v Verdict, requests bool
 	switch {
 	case denied != nil:
 		return Verdict{Action: Deny, Rule: denied.text}, false
-	case requests, l.wholly(approved):
+	case requests, l.Wholly(approved):
 		return Verdict{Action: Allow, Rule: l.whole.Rule}, requests
 	case allowed != nil:
 		return Verdict{Action: Allow, Rule: allowed.text}, false
@@ -231,8 +231,8 @@ func first(a, b *narrow) *narrow {
 	return a
 }
 
-// wholly reports whether everything that no rule denies may be sent.
-func (l *Limits) wholly(approved bool) bool {
+// Wholly reports whether everything that no rule denies may be sent. approved: a person let the connection through.
+func (l *Limits) Wholly(approved bool) bool {
 	return l.whole.Action == Allow || l.whole.Action == Ask && approved
 }
 
@@ -275,7 +275,7 @@ func (l *Limits) Request(p Protocol, q *Request, approved bool) (v Verdict, why 
 		return no("", "it asks for another protocol on the connection than WebSocket")
 	}
 	var allowed *narrow
-	whole := l.wholly(approved)
+	whole := l.Wholly(approved)
 	rule := l.whole.Rule
 	for _, n := range l.rules {
 		switch {
