@@ -85,7 +85,10 @@ func TestInsideTLS(t *testing.T) {
 			t.Errorf("%+v: %q", c, got)
 		}
 	}
-	for _, bad := range []string{"ask: ['GET a.example']", "sets: {mine: ['get a.example']}", "sets: {mine: []}", "sets: {Mine: [a.example]}"} {
+	for _, bad := range []string{
+		"ask: ['GET a.example']", "sets: {mine: ['get a.example']}", "sets: {mine: []}",
+		"sets: {Mine: [a.example]}",
+	} {
 		if _, err := egressconf.Parse("egress.yaml", []byte(bad)); err == nil {
 			t.Errorf("%s is taken", bad)
 		}
