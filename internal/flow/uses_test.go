@@ -305,6 +305,10 @@ func TestUpdateOfRequestRules(t *testing.T) {
 	if err := change(workspace.ReachChange{Allow: []string{"GET b.example/v1/x"}}); err != nil {
 		t.Errorf("another one: %v", err)
 	}
+	// Its programs trust who sends a first secret, too.
+	if _, err := h.Update(ctx, alice, "demo", workspace.Change{Secrets: workspace.SecretsChange{Add: []string{"KEY"}}}); err != nil {
+		t.Errorf("its first secret: %v", err)
+	}
 	h.crash()
 	h.start()
 	if _, err := h.Stop(ctx, alice, "demo"); err != nil {
