@@ -13,11 +13,12 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// openingsAndHosts tells the values of --allow apart: a host has a dot, a colon or a star, and a set an at sign.
+// openingsAndHosts tells the values of --allow apart: a host has a dot, a colon or a star, a set an at sign, and
+// requests a space or a slash.
 func openingsAndHosts(allow []string) (set []workspace.Opening, hosts []string, err error) {
 	var names []string
 	for _, v := range allow {
-		if strings.ContainsAny(v, ".:*@") || v == "localhost" {
+		if strings.ContainsAny(v, ".:*@ /") || v == "localhost" {
 			hosts = append(hosts, v)
 		} else {
 			names = append(names, v)

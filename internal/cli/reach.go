@@ -164,15 +164,21 @@ first one.
 RULE is example.org (ports 80 and 443), example.org:22, *.example.org, 192.0.2.0/24:5432, or
 a set as @github. The sets @npm, @pip, @go, @apt and @cargo are the mirrors that your own
 package clients are configured with, on this host and now: the workspace gets their hosts.
-Names that resolve to private addresses are refused unless a rule names the network. What
-any rule denies is denied, what none allows is refused. What a rule with "ask" names waits for a
+Names that resolve to private addresses are refused unless a rule names the network.
+
+allow and deny also take requests, as 'GET,HEAD api.example.org/v1/*' or 'DELETE *.example.org',
+and one protocol, as tls://mail.example.org:993 or http://example.org. The requests of such
+hosts are read with an authority that the workspace trusts from its start on: one that was
+started without takes the first rule after a stop. "test" says what holds for a request.
+
+What any rule denies is denied, what none allows is refused. What a rule with "ask" names waits for a
 person, whatever allows it: "carrel approvals" shows and answers that.
 
 ~/.config/carrel/egress.yaml is for "carrel run" without root, and is not used here.`,
 		Example: `  carrel create --no-start demo
   carrel egress allow demo @github example.org
   carrel egress ask demo '*.example.net'
-  carrel egress deny demo ads.example.org
+  carrel egress deny demo ads.example.org 'DELETE api.github.com'
   carrel egress rules demo
   carrel egress test demo example.org
   carrel egress rm demo example.org
@@ -183,10 +189,11 @@ person, whatever allows it: "carrel approvals" shows and answers that.
 
 func (a *app) egressAllowCommand() *cobra.Command {
 	return a.prints(&cobra.Command{
-		Use:               "allow [flags] WORKSPACE RULE...",
-		Short:             "Let the commands of a workspace reach hosts",
-		Long:              `allow adds rules to what a workspace may reach. "carrel egress --help" says what a rule is.`,
-		Example:           "  carrel egress allow demo @github example.org:22",
+		Use:   "allow [flags] WORKSPACE RULE...",
+		Short: "Let the commands of a workspace reach hosts",
+		Long:  `allow adds rules to what a workspace may reach. "carrel egress --help" says what a rule is.`,
+		Example: `  carrel egress allow demo @github example.org:22
+  carrel egress allow demo 'GET,HEAD api.example.org/v1/*'`,
 		Args:              atLeast("WORKSPACE", "RULE"),
 		ValidArgsFunction: a.completeRules(),
 	}, func(c *cobra.Command, args []string) (any, printer, error) {
@@ -308,7 +315,7 @@ refused then unless a rule names it. The exit code is 1 if a host is refused.`,
 		}
 		t := newTable(-1, "HOST", "VERDICT", "WHY", "SECRETS")
 		all := []object{}
-		for _, v := range m.GetVerdicts() {
+		for i, v := range m.GetVerdicts()[:min(len(m.GetVerdicts()), len(args)-1)] {
 			verdict := "allowed"
 			switch v.GetAction() {
 			case "allow":
@@ -325,6 +332,12 @@ refused then unless a rule names it. The exit code is 1 if a host is refused.`,
 				{"secrets", append([]string{}, v.GetSecrets()...)},
 			})
 			why := "no rule names it; allow it with: carrel egress allow " + args[0] + " " + v.GetHost()
+			if request := requestRule(args[1+i], v.GetHost()); request != "" {
+				why = v.GetReason()
+				if strings.HasSuffix(why, "no rule allows it") {
+					why = "no rule names it; allow it with: carrel egress allow " + args[0] + " '" + request + "'"
+				}
+			}
 			if v.GetRule() != "" {
 				why = "rule " + v.GetRule()
 			}
@@ -332,6 +345,23 @@ refused then unless a rule names it. The exit code is 1 if a host is refused.`,
 		}
 		return all, t, nil
 	})
+}
+
+// requestRule is the rule for a request as "carrel egress test" takes it, "" for what is only a host.
+func requestRule(asked, host string) string {
+	method, url, ok := strings.Cut(asked, "://")
+	if !ok {
+		return ""
+	}
+	method, _, given := strings.Cut(method, " ")
+	if !given {
+		method = "GET"
+	}
+	path := ""
+	if at := strings.IndexByte(url, '/'); at >= 0 {
+		path, _, _ = strings.Cut(url[at:], "?")
+	}
+	return strings.ToUpper(method) + " " + host + path
 }
 
 // completeRules completes a workspace and then sets of hosts.

@@ -59,7 +59,8 @@ what is missing and how to allow it. --accept CONTROL runs without that control.
 --allow HOST lets the command reach a host: example.org (ports 80 and 443),
 example.org:22, *.example.org, 192.0.2.0/24:5432, or a set as @github. The sets @npm, @pip, @go,
 @apt and @cargo are the mirrors that this host's package clients are configured with. Names that
-resolve to private addresses are refused unless a rule names the network.
+resolve to private addresses are refused unless a rule names the network. 'GET example.org/v1/*'
+allows some requests, tls://example.org one protocol: see "carrel egress --help".
 ~/.config/carrel/egress.yaml has rules for every such run without root.
 
 --ask HOST, as root, has a person asked when the command connects there: "carrel approvals" shows and

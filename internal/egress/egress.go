@@ -12,14 +12,15 @@
 //	  │  ClientHello or HTTP head ───────────────────► │  same name? ───────────────────► │
 //	  │ ◄──────────────────────────── bytes ─────────────────────────────────────────────►│
 //
-// Everything that a program sends is hostile. What is inside TLS, an encrypted ClientHello included, what follows
-// the first request of a tunnel with plain HTTP, and HTTP/2 without TLS are not looked at: a host that serves
-// several names can be asked for another one there. Only the address that was judged can be reached.
+// Everything that a program sends is hostile. Where no rule is about a protocol or requests, what is inside TLS, an
+// encrypted ClientHello included, what follows the first request of a tunnel with plain HTTP, and HTTP/2 without TLS are
+// not looked at: a host that serves several names can be asked for another one there. Only the address that was judged
+// can be reached. Where a rule is, see requests.go.
 //
 // Names of models are not connected to a host: package model serves their requests in this process.
 //
 // The package must not know where rules come from, keep them, or terminate TLS: package intercept does, for hosts that
-// secrets are bound to.
+// secrets are bound to or whose requests are judged.
 package egress
 
 import (
@@ -72,7 +73,8 @@ type Limits struct {
 type Config struct {
 	Rules     *netrule.Rules
 	Listeners Listeners
-	// Intercept serves TLS to the hosts that secrets are bound to. nil intercepts nothing.
+	// Intercept serves TLS to the hosts that secrets are bound to, or whose requests rules are about. nil intercepts nothing: the
+	// latter are refused.
 	Intercept *intercept.Interceptor
 	// Models are served in this process. Rules need not allow their names.
 	Models []Model
@@ -90,8 +92,9 @@ type Config struct {
 	// not. It is called once for all connections that wait for the same target, and returns when ctx ends: then nobody
 	// waits any more. nil refuses all.
 	Ask func(ctx context.Context, t netrule.Target, rule string) error
-	// Remedy returns the sentence that says how a target can be allowed. nil says nothing.
-	Remedy func(t netrule.Target) string
+	// Remedy returns the sentence that says how something can be allowed: HOST:PORT, or a request as a rule names it, quoted
+	// for a shell. nil says nothing.
+	Remedy func(what string) string
 }
 
 // Upstream is a proxy outside. It resolves names, so that the addresses of those are not judged, but for what this host
@@ -148,6 +151,7 @@ type Server struct {
 	mu       sync.Mutex
 	rules    *netrule.Rules
 	inside   *intercept.Interceptor // see Config.Intercept
+	plain    *intercept.Interceptor // reads HTTP without TLS
 	models   models
 	names    *names
 	sessions map[*session]struct{}
@@ -182,13 +186,16 @@ func New(c Config) (*Server, error) {
 		c.Record = func(Connection) {}
 	}
 	if c.Remedy == nil {
-		c.Remedy = func(netrule.Target) string { return "" }
+		c.Remedy = func(string) string { return "" }
 	}
 	s := &Server{
 		cfg: c, rules: c.Rules, inside: c.Intercept, refused: newRefusals(c.Record), names: newNames(l.Names), sessions: map[*session]struct{}{},
 		asked: asked{open: map[netrule.Target]*question{}, answers: map[netrule.Target]answered{}},
 	}
 	var err error
+	if s.plain, err = intercept.New(intercept.Config{}); err != nil {
+		return nil, err
+	}
 	if s.models, err = modelsOf(c.Models); err != nil {
 		return nil, err
 	}
@@ -260,8 +267,8 @@ func (s *Server) stop() {
 }
 
 // SetRules replaces the rules. A connection that they do not allow, or whose address they refuse, is cut: when
-// SetRules returns, no byte of it moves any more. So is one that they have a person asked about, unless one was. Those
-// that wait for an answer are judged anew.
+// SetRules returns, no byte of it moves any more. So is one that they have a person asked about, unless one was, and one
+// with a request under way that they do not allow. Those that wait for an answer are judged anew.
 func (s *Server) SetRules(r *netrule.Rules) {
 	type victim struct {
 		x   *session

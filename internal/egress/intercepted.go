@@ -13,7 +13,6 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
 	"github.com/carrel-dev/carrel/internal/netrule"
-	"github.com/carrel-dev/carrel/internal/proxy"
 )
 
 // inner is what a session has while it is intercepted. It is under the server's mutex.
@@ -46,27 +45,8 @@ func (s *Server) SetIntercept(i *intercept.Interceptor) {
 	}
 }
 
-// interceptor returns what serves a session that begins so, or nil. Only TLS that names the target itself, or no name,
-// is intercepted: so a secret is never sent in the clear, nor to another host of the same address.
-func (x *session) interceptor(f proxy.First) *intercept.Interceptor {
-	t := x.c.Target
-	if f.Protocol != proxy.TLS {
-		return nil
-	}
-	if h, err := netrule.ParseHost(f.Hello.Name); f.Hello.Name != "" && (err != nil || h != t.Host) {
-		return nil
-	}
-	x.s.mu.Lock()
-	defer x.s.mu.Unlock()
-	if !x.s.inside.Bound(t) {
-		return nil
-	}
-	x.inner.by = x.s.inside
-	return x.inner.by
-}
-
-// intercept serves a session inside TLS. Its connection to the host has not been used.
-func (x *session) intercept(ctx context.Context, i *intercept.Interceptor, had []byte) {
+// intercept reads a session, inside TLS unless it is plain. Its connection to the host has not been used.
+func (x *session) intercept(ctx context.Context, r reader, had []byte) {
 	if x.received.Load() > 0 {
 		x.refuse(refusal{
 			x.c.Target.String() + " spoke before the program began TLS, so no secret is sent to it", errdefs.ErrPermissionDenied,
@@ -82,10 +62,12 @@ func (x *session) intercept(ctx context.Context, i *intercept.Interceptor, had [
 		return x.again(ctx)
 	}
 	// The end of the server cuts the session, which ends Serve: so the record says why.
-	r := i.Serve(context.WithoutCancel(ctx), &programConn{Conn: x.client, had: had, x: x}, x.c.Target, dial)
-	x.c.Secrets, x.c.Requests = r.Secrets, r.Requests
-	if r.Refused != "" {
-		x.refuse(errors.New(r.Refused))
+	got := r.by.Serve(context.WithoutCancel(ctx), &programConn{Conn: x.client, had: had, x: x}, x.c.Target,
+		intercept.Way{Dial: dial, Plain: r.plain, Judged: r.judged, Admit: x.admit})
+	x.c.Secrets, x.c.Requests = got.Secrets, got.Requests
+	x.firstRule()
+	if got.Refused != "" {
+		x.refuse(errors.New(got.Refused))
 	}
 }
 
@@ -122,13 +104,16 @@ func (x *session) again(ctx context.Context) (net.Conn, error) {
 	return c, nil
 }
 
-// allowed judges a session's target, and every address that it is connected to. The server's mutex is held.
+// allowed judges a session's target, every address that it is connected to, and what it carries. The server's mutex is held.
 func (x *session) allowed(r *netrule.Rules) error {
 	err := x.may(r, x.c.Target, x.c.Address.Addr())
 	for _, a := range x.inner.later {
 		if err == nil {
 			err = x.may(r, x.c.Target, a)
 		}
+	}
+	if err == nil {
+		err = x.still(r)
 	}
 	return err
 }

@@ -32,7 +32,8 @@ type session struct {
 
 	// Under the server's mutex.
 	up     net.Conn
-	inner  inner  // what else there is of an intercepted one
+	inner  inner // what else there is of an intercepted one
+	spoken spoken
 	why    string // why it was cut
 	silent bool   // it is not recorded
 	// approved: a person let it through, or has just let another to the same target.

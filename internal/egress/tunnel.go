@@ -20,8 +20,8 @@ import (
 const goodbye = 2 * time.Second
 
 // tunnel copies in both directions until both have ended. had is what the client has sent already. What the host
-// says first goes to the client at once; what the client says first is checked before it goes to the host. If it is
-// TLS to a host that a secret is bound to then that is intercepted.
+// says first goes to the client at once, unless the rules depend on what is spoken; what the client says first is checked
+// before it goes to the host. If it is TLS to a host that a secret is bound to, or rules are about requests, then it is read.
 func (x *session) tunnel(ctx context.Context, had []byte) {
 	if x.model != nil {
 		x.serveModel(had)
@@ -30,7 +30,7 @@ func (x *session) tunnel(ctx context.Context, had []byte) {
 	back := make(chan struct{})
 	var refused atomic.Bool
 	over := false // the host has ended
-	go func() {
+	backward := func() {
 		defer close(back)
 		n, err := io.Copy(x.client, x.up)
 		x.received.Add(n)
@@ -45,8 +45,21 @@ func (x *session) tunnel(ctx context.Context, had []byte) {
 		default:
 			closeWrite(x.client)
 		}
-	}()
+	}
+	held := x.held()
+	if held {
+		close(back)
+	} else {
+		go backward()
+	}
 	first, had, err := x.inspect(had)
+	if held && len(had) == 0 && err == nil {
+		return // the client has ended, and said nothing
+	}
+	var r reader
+	if err == nil {
+		r, err = x.carry(first)
+	}
 	if err != nil {
 		refused.Store(true)
 		abort(x.up)
@@ -60,13 +73,17 @@ func (x *session) tunnel(ctx context.Context, had []byte) {
 		}
 		return
 	}
-	if i := x.interceptor(first); i != nil {
+	if r.by != nil {
 		_ = x.up.SetReadDeadline(time.Unix(1, 0))
 		<-back
 		if !over {
-			x.intercept(ctx, i, had)
+			x.intercept(ctx, r, had)
 		}
 		return
+	}
+	if held {
+		back = make(chan struct{})
+		go backward()
 	}
 	if err := x.forward(had); err != nil {
 		abort(x.up)
@@ -182,7 +199,7 @@ func (x *session) refusalText(accept string, why error) []byte {
 	remedy := ""
 	// A rule that allows what is asked about would change nothing, and none is about models.
 	if status == http.StatusForbidden && x.c.Target != (netrule.Target{}) && !errors.As(why, new(unapproved)) && !modelName(x.c.Target.Host) {
-		remedy = x.s.cfg.Remedy(x.c.Target)
+		remedy = x.s.cfg.Remedy(x.c.Target.String())
 	}
 	return proxy.Refusal(status, accept, reason(why), remedy)
 }

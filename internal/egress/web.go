@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/carrel-dev/carrel/internal/egress/intercept"
 	"github.com/carrel-dev/carrel/internal/proxy"
 )
 
@@ -85,6 +86,7 @@ func (s *Server) relay(x *session, read []byte) {
 		x.serveModel(read)
 		return
 	}
+	x.carryWeb()
 	c := &webConn{prefixed: prefixed{x.client, read}, x: x, ended: make(chan struct{}), done: make(chan struct{})}
 	select {
 	case s.web.conns <- c:
@@ -95,6 +97,7 @@ func (s *Server) relay(x *session, read []byte) {
 	if c.served.Swap(true) {
 		<-c.done
 	}
+	x.firstRule()
 }
 
 // serveWeb serves one request with the connection that its session has.
@@ -113,6 +116,13 @@ func serveWeb(w http.ResponseWriter, r *http.Request) {
 	if err != nil || named != t || r.URL.Scheme != "http" || r.URL.User != nil || r.Method == http.MethodConnect {
 		panic(http.ErrAbortHandler)
 	}
+	done, no := c.x.admit(intercept.Asked(r))
+	if no != nil {
+		c.x.recorded = true // as a request that was refused
+		intercept.Refuse(w, r, no)
+		return
+	}
+	defer done()
 	host := t.String()
 	if t.Port == 80 {
 		host = strings.TrimSuffix(host, ":"+strconv.Itoa(80))

@@ -100,7 +100,7 @@ func start(t testing.TB, r *netrule.Rules, change func(*egress.Config)) *workspa
 		Listeners: egress.Listeners{Transparent: w.trans, Proxy: w.proxy, DNS: w.dns, DNSTCP: w.dnsTCP},
 		Resolve:   w.resolve, Dial: w.dial,
 		Record: func(c egress.Connection) { w.records <- c },
-		Remedy: func(t netrule.Target) string { return "Ask for " + t.String() + "." },
+		Remedy: func(what string) string { return "Ask for " + what + "." },
 	}
 	if change != nil {
 		change(&c)

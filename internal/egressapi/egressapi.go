@@ -22,6 +22,7 @@ package egressapi
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -29,8 +30,10 @@ import (
 	"github.com/carrel-dev/carrel/internal/netrule"
 )
 
-// Version is the version of the messages that this build speaks.
-const Version = 1
+// Version is the newest version of the messages that this build speaks. A Setup with rules that have a protocol or
+// requests has version 2, so that a carrel-egress that does not know those takes none of them for a rule about a whole
+// host. Any other has version 1.
+const Version = 2
 
 // The descriptors that carrel-egress inherits: the control socket, then the sockets of package netns in
 // their order.
@@ -61,7 +64,8 @@ type Setup struct {
 	// Secrets replace their placeholders in requests to the hosts that they are bound to. A later Setup with others
 	// cuts the connections to those hosts.
 	Secrets []Secret `json:"secrets,omitempty"`
-	// CA is the key and the certificate that ca.Marshal returned. Required with Secrets. The starter keeps it, so that a
+	// CA is the key and the certificate that ca.Marshal returned. Required with Secrets; without it, hosts of which rules name
+	// requests are not reached by TLS. The starter keeps it, so that a
 	// process that replaces another has the CA that the workspace trusts.
 	CA Private `json:"ca,omitzero"`
 	// Models are served inside. A later Setup with others cuts the connections to those that are no longer the same.
@@ -78,9 +82,24 @@ type Proxy struct {
 	Direct []netrule.Rule `json:"direct,omitempty"`
 }
 
+// SetVersion sets the oldest version that has all that the Setup says.
+func (s *Setup) SetVersion() {
+	s.Version = 1
+	for i := range s.Rules {
+		if s.Rules[i].Narrow() {
+			s.Version = Version
+		}
+	}
+}
+
+// InsideTLS reports whether requests have to be read inside TLS, to judge them or to send secrets.
+func (s *Setup) InsideTLS() bool {
+	return len(s.Secrets) > 0 || slices.ContainsFunc(s.Rules, func(r netrule.Rule) bool { return r.InsideTLS() })
+}
+
 // Check refuses another version.
 func (s *Setup) Check() error {
-	if s.Version == Version {
+	if s.Version >= 1 && s.Version <= Version {
 		return nil
 	}
 	return fmt.Errorf("cannot serve version %d of egress's messages: this carrel-egress speaks %d; install all programs of one release: %w",

@@ -41,7 +41,7 @@ func TestAskInTheFile(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", text, got, want)
 		}
 	}
-	if _, err := egressconf.Parse("egress.yaml", []byte("ask: ['http://x']\n")); !errdefs.IsInvalidArgument(err) {
+	if _, err := egressconf.Parse("egress.yaml", []byte("ask: ['http://x', 'a.example']\n")); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("a rule that is none: %v", err)
 	}
 	if _, err := c.Read(egressconf.Texts{Ask: []string{"@nope"}}); !errdefs.IsNotFound(err) {
@@ -62,7 +62,7 @@ func TestProfilesInTheFile(t *testing.T) {
 		t.Errorf("%+v, %+v", c.Rules, c.Profiles)
 	}
 	for _, wrong := range []string{
-		"chat: {allow: ['http://x']}", "chat: {allow: ['@nope']}", "chat: {approved: [a.example]}", "chat: [a.example]",
+		"chat: {allow: ['https://x']}", "chat: {allow: ['@nope']}", "chat: {approved: [a.example]}", "chat: [a.example]",
 	} {
 		if _, err := egressconf.Parse("egress.yaml", []byte("profiles:\n  "+wrong+"\n")); err == nil {
 			t.Errorf("%s is taken", wrong)

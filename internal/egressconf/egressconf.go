@@ -92,11 +92,14 @@ func ParseWith(name string, b []byte, clients Lookup) (*Config, error) {
 	c.Clients = clients
 	c.Sets = maps.Clone(c.Sets)
 	for set, hosts := range f.Sets {
-		one, err := netrule.ParseSets(set + ": " + strings.Join(hosts, " "))
+		one, err := netrule.ParseSet(hosts)
+		if err == nil && (len(hosts) == 0 || !netrule.IsSetName(set)) {
+			err = fmt.Errorf("it is empty, or its name has more than small letters, digits and hyphens: %w", errdefs.ErrInvalidArgument)
+		}
 		if err != nil {
 			return nil, bad(fmt.Errorf("set %s: %w", set, err))
 		}
-		maps.Copy(c.Sets, one)
+		c.Sets[set] = one
 	}
 	for _, n := range f.TreatAsPublic {
 		p, err := netip.ParsePrefix(n)

@@ -55,6 +55,9 @@ func parseProxy(text string, direct []string) (*Proxy, error) {
 		if err != nil {
 			return nil, fmt.Errorf("no_proxy: %w", err)
 		}
+		if r.Narrow() {
+			return nil, fmt.Errorf("no_proxy: %s has a protocol or requests; write its host alone: %w", r.Text, errdefs.ErrInvalidArgument)
+		}
 		p.Direct = append(p.Direct, r)
 	}
 	return p, nil

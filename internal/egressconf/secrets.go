@@ -143,6 +143,9 @@ func secretHost(text string) (netrule.Rule, error) {
 	if err == nil && (r.Any || r.Net.IsValid() && !r.Net.IsSingleIP()) {
 		err = fmt.Errorf("a secret is for hosts that are named, not for %s", text)
 	}
+	if err == nil && r.Narrow() {
+		err = fmt.Errorf("a secret is for hosts, and %s has more; which requests get it is said with --method and --path", r.Text)
+	}
 	return r, err
 }
 

@@ -42,6 +42,15 @@ func (o *outside) Check(r workspace.Reach, inner bool) error {
 	return nil
 }
 
+func (o *outside) InsideTLS(r workspace.Reach) string {
+	for _, rule := range r.Allow {
+		if strings.Contains(rule, "/v1/") {
+			return rule
+		}
+	}
+	return ""
+}
+
 func (o *outside) CheckSecrets(_ workspace.Reach, secrets []egressapi.Secret) error {
 	for _, s := range secrets {
 		o.checked = append(o.checked, s.Name+"="+s.Placeholder+" "+s.Value.Reveal())

@@ -271,3 +271,50 @@ func TestWhoGivesSecrets(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Rules about requests take an authority: a workspace that runs without one takes the first that allows after a stop, and
+// keeps the authority then.
+func TestUpdateOfRequestRules(t *testing.T) {
+	h, _ := withSecrets(t)
+	ctx := t.Context()
+	w, _, err := h.Create(ctx, alice, wantedSecrets(true))
+	if err != nil || w.Trust != "" {
+		t.Fatalf("%+v, %v", w, err)
+	}
+	change := func(c workspace.ReachChange) error {
+		_, err := h.Update(ctx, alice, "demo", workspace.Change{Reach: c})
+		return err
+	}
+	first := workspace.ReachChange{Allow: []string{"GET a.example/v1/x"}}
+	if err := change(first); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "without an authority") ||
+		!strings.Contains(err.Error(), "carrel stop "+string(w.Name)) {
+		t.Errorf("the first one of a workspace that runs: %v", err)
+	}
+	if err := change(workspace.ReachChange{Deny: []string{"GET a.example/v1/y"}, Allow: []string{"b.example"}}); err != nil {
+		t.Errorf("one that denies: %v", err)
+	}
+	if _, err := h.Stop(ctx, alice, "demo"); err != nil {
+		t.Fatal(err)
+	}
+	if err := change(first); err != nil {
+		t.Fatal(err)
+	}
+	if w, err = h.Start(ctx, alice, "demo"); err != nil || w.Trust == "" || len(w.Secrets.Uses) != 0 {
+		t.Fatalf("%+v, %v", w, err)
+	}
+	if err := change(workspace.ReachChange{Allow: []string{"GET b.example/v1/x"}}); err != nil {
+		t.Errorf("another one: %v", err)
+	}
+	// Its programs trust who sends a first secret, too.
+	if _, err := h.Update(ctx, alice, "demo", workspace.Change{Secrets: workspace.SecretsChange{Add: []string{"KEY"}}}); err != nil {
+		t.Errorf("its first secret: %v", err)
+	}
+	h.crash()
+	h.start()
+	if _, err := h.Stop(ctx, alice, "demo"); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := h.Start(ctx, alice, "demo"); err != nil || v.Trust != w.Trust {
+		t.Errorf("another authority: %+v, %v", v, err)
+	}
+}

@@ -94,6 +94,32 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
+// What denies is compared as the server that looks least closely would.
+func TestCovers(t *testing.T) {
+	for _, c := range []struct{ pattern, yes, no string }{
+		{"/admin", "/admin /Admin /ADMIN/ /%41dmin /admin. /admin%20 /admin./", "/admins /admin/x / /x/admin"},
+		{"/admin/*", "/admin /admin/ /admin/x /ADMIN/x/y /admin./x", "/ /administrator /x/admin"},
+		{"/a/*/c", "/a/b/c /A/B/C /a/b/c/", "/a/c /a/b/b/c /a/b"},
+		{"/*", "/ /a /a/b", ""},
+		{"/", "/", "/a"},
+		{"/a/", "/a /a/ /A", "/a/b /"},
+		{"/k", "/%E2%84%AA", ""}, // the sign for kelvin, which some take for k
+	} {
+		p, err := httprule.ParsePattern(c.pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for want, all := range map[bool]string{true: c.yes, false: c.no} {
+			for text := range strings.FieldsSeq(all) {
+				of, err := httprule.ParsePath(text)
+				if err != nil || p.Covers(of) != want {
+					t.Errorf("%s covers %s: %t, %v", c.pattern, text, p.Covers(of), err)
+				}
+			}
+		}
+	}
+}
+
 func TestInject(t *testing.T) {
 	for text, want := range map[string]string{
 		"header:x-api-key":                         "header:X-Api-Key",
@@ -184,8 +210,11 @@ func FuzzPath(f *testing.F) {
 		if p, err := httprule.ParsePattern(pattern); err == nil && !strings.Contains(pattern, "*") && p.Matches(of) != (plain == pattern) {
 			t.Errorf("%q matches %q: %t", pattern, sent, p.Matches(of))
 		}
-		if all, _ := httprule.ParsePattern("/*"); !all.Matches(of) {
+		if all, _ := httprule.ParsePattern("/*"); !all.Matches(of) || !all.Covers(of) {
 			t.Errorf("/* does not match %q", sent)
+		}
+		if p, err := httprule.ParsePattern(pattern); err == nil && p.Matches(of) && !p.Covers(of) {
+			t.Errorf("%q matches %q and does not cover it", pattern, sent)
 		}
 	})
 }

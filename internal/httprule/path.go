@@ -188,3 +188,32 @@ func (p Pattern) Matches(of Path) bool {
 	}
 	return true
 }
+
+// Covers reports whether some server may take a path for one of those, for rules that deny: letter case makes no difference,
+// nor does a slash at the end, or dots and spaces at the end of a segment. It reports true wherever Matches does.
+func (p Pattern) Covers(of Path) bool {
+	want, have := loose(p.segments), loose(strings.Split(of.rest, "/"))
+	if len(have) < len(want) || !p.rest && len(have) > len(want) {
+		return false
+	}
+	for i := range want {
+		if want[i] != "*" && !strings.EqualFold(want[i], have[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// loose returns segments without what some servers do not look at.
+func loose(segments []string) (all []string) {
+	for _, s := range segments {
+		all = append(all, strings.TrimRight(s, ". "))
+	}
+	if last := len(all) - 1; last >= 0 && all[last] == "" {
+		all = all[:last]
+	}
+	return all
+}
+
+// Text is the path, decoded. It may have any character but control characters.
+func (p Path) Text() string { return "/" + p.rest }

@@ -24,6 +24,7 @@ type Ways interface {
 	Initial(profile string) workspace.Reach
 	Connections(ctx context.Context, name id.Workspace, after uint64) (workspace.Connections, error)
 	Check(r workspace.Reach, inner bool) error
+	InsideTLS(r workspace.Reach) (rule string)
 	Explain(r workspace.Reach, secrets []egressapi.Secret, hosts []string) ([]workspace.ReachVerdict, error)
 	CheckSecrets(r workspace.Reach, secrets []egressapi.Secret) error
 	Open(ctx context.Context, name id.Workspace, r workspace.Reach, secrets egressapi.Secrets) error
@@ -153,6 +154,13 @@ func (l *Lifecycle) reachAfter(by principal.Principal, k workspace.Kept, c works
 		return now, fmt.Errorf("cannot let workspace %s reach %s: it was started without a way out and gets one when it starts next; stop it "+
 			"first (carrel stop %s), then change the rules: %w",
 			k.Name, strings.Join(hosts[:min(5, len(hosts))], ", "), k.Name, errdefs.ErrFailedPrecondition)
+	} else if added := (workspace.Reach{Allow: c.Allow}); added.Any() && w.State.Live() && w.Trust == "" {
+		// What only denies is always possible: until the next start nothing passes to its hosts by TLS.
+		if rule := l.cfg.Ways.InsideTLS(added); rule != "" && l.cfg.Ways.InsideTLS(workspace.Reach{}) != rule {
+			return now, fmt.Errorf("cannot give workspace %s the rule %q: it was started without an authority and trusts nobody yet who could read "+
+				"its requests inside TLS; stop it first (carrel stop %s), then change the rules: %w", k.Name, rule, k.Name,
+				errdefs.ErrFailedPrecondition)
+		}
 	}
 	return now, nil
 }

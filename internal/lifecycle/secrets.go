@@ -93,10 +93,13 @@ func (l *Lifecycle) secretsAfter(
 	return now, nil
 }
 
-// wayOf is the way out with which a workspace is to be started. Its secrets have an authority then, which the caller
-// keeps before the start.
+// wayOf is the way out with which a workspace is to be started. If it uses secrets, or rules are about requests inside
+// TLS, it has an authority then, which the caller keeps before the start.
 func (l *Lifecycle) wayOf(k *workspace.Kept) (way runtime.Way, err error) {
-	if way.Open = k.Reach.Any() || k.Models.Any(); !way.Open || len(k.Secrets.Uses) == 0 || l.cfg.Bindings == nil {
+	if way.Open = k.Reach.Any() || k.Models.Any(); !way.Open || l.cfg.Bindings == nil {
+		return way, nil
+	}
+	if len(k.Secrets.Uses) == 0 && (l.cfg.Ways == nil || l.cfg.Ways.InsideTLS(k.Reach) == "") {
 		return way, nil
 	}
 	k.Secrets, way.Trust, err = l.cfg.Bindings.Authority(k.Name, k.Secrets)
@@ -115,7 +118,7 @@ func (l *Lifecycle) keptWay(ctx context.Context, k *workspace.Kept) (runtime.Way
 
 // secretsOf are the secrets that a workspace's carrel-egress is told. What was removed is left out.
 func (l *Lifecycle) secretsOf(ctx context.Context, k workspace.Kept, trusts string) (egressapi.Secrets, error) {
-	if l.cfg.Bindings == nil || len(k.Secrets.Uses) == 0 {
+	if l.cfg.Bindings == nil || len(k.Secrets.Uses) == 0 && trusts == "" {
 		return egressapi.Secrets{}, nil
 	}
 	s, missing, err := l.cfg.Bindings.Open(ctx, k, trusts)

@@ -53,6 +53,38 @@ func BenchmarkJudge(b *testing.B) {
 	}
 }
 
+// The same where some of the rules are about requests, of other hosts and of those that are asked for.
+func BenchmarkJudgeNarrow(b *testing.B) {
+	r := narrowed(b)
+	for name, text := range asked {
+		tt := target(b, text)
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				r.Judge(tt)
+			}
+		})
+	}
+	tt := target(b, "host1.example.org:443")
+	q := &netrule.Request{Method: "GET", Path: path(b, "/v1/items/77")}
+	b.Run("request", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			l := r.Limits(tt)
+			l.Request(netrule.TLS, q, false)
+		}
+	})
+}
+
+// narrowed is 2,000 rules, of which half are about requests.
+func narrowed(t testing.TB) *netrule.Rules {
+	var lines []string
+	for i := range 1000 {
+		lines = append(lines, fmt.Sprintf("allow host%d.example.org", i), fmt.Sprintf("allow GET,POST host%d.example.org/v1/*", i+500))
+	}
+	return rules(t, netrule.Options{}, append(lines, "deny DELETE *.example.org", "allow many.example.org:*", "allow *.zone7.example.org")...)
+}
+
 func BenchmarkAddress(b *testing.B) {
 	r := many(b)
 	tt := target(b, "host1.example.org:443")
@@ -101,8 +133,10 @@ func TestNoAllocation(t *testing.T) {
 	r := many(t)
 	for name, text := range asked {
 		tt := target(t, text)
-		if n := testing.AllocsPerRun(100, func() { r.Judge(tt) }); n != 0 {
-			t.Errorf("%s: %v allocations", name, n)
+		for what, r := range map[string]*netrule.Rules{"": r, " with requests": narrowed(t)} {
+			if n := testing.AllocsPerRun(100, func() { r.Judge(tt) }); n != 0 {
+				t.Errorf("%s%s: %v allocations", name, what, n)
+			}
 		}
 	}
 	tt := target(t, "host1.example.org:443")

@@ -1,6 +1,7 @@
 // Package netrule decides which hosts a workspace may reach. It has the one parser of hosts, ports and
 // rules, so that a proxy, a name server and the command line never read one text differently, and it
-// says which addresses a name may resolve to.
+// says which addresses a name may resolve to. Rules may be about one protocol or some requests of HTTP: what is spoken on
+// a connection, and each request, is then decided by Limits.
 //
 // A connection is decided in two steps. Rules.Judge decides on what the program asked for, before any
 // name is resolved. Rules.Address then decides on each address that the name resolved to; the caller
@@ -45,6 +46,8 @@ type Verdict struct {
 	Action Action
 	// Rule is the text of the rule that decided; empty if no rule names the target.
 	Rule string
+	// Narrow: rules that have a protocol or requests name the target too, or alone. Rules.Limits has what they say.
+	Narrow bool
 }
 
 // Reason says in one line why t was decided so, for a person: `example.org:443 is not allowed: no rule

@@ -44,9 +44,9 @@ func (c *cell) verdict() Verdict {
 	case c == nil:
 		return Verdict{Action: Deny}
 	case c.action == Approved:
-		return Verdict{Allow, c.text}
+		return Verdict{Action: Allow, Rule: c.text}
 	}
-	return Verdict{c.action, c.text}
+	return Verdict{Action: c.action, Rule: c.text}
 }
 
 // newTable decides each port among ranges, which may overlap: the strictest action wins, then the narrower range, then

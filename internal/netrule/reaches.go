@@ -40,7 +40,14 @@ func (r *Rules) Reaches(h Host) bool {
 			}
 		}
 	}
-	return false
+	found := false
+	r.narrow.on(h, func(n *narrow) bool {
+		for _, p := range n.ranges {
+			found = found || r.Judge(Target{h, p.First}).Action != Deny
+		}
+		return !found
+	})
+	return found
 }
 
 // ReachesSome reports whether Judge allows some port of the hosts that a rule with Allow is about. Of the names below one,

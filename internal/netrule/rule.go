@@ -10,7 +10,7 @@ import (
 )
 
 // Ports is a range of ports, both ends included. The zero Ports stands for the default of the action: every
-// port for Deny, 80 and 443 for the others.
+// port for Deny; for the others 80 and 443, or the one of the protocol.
 type Ports struct{ First, Last uint16 }
 
 // every is written "*".
@@ -29,6 +29,12 @@ type Rule struct {
 	// Any selects every name and every address. Unless with Deny, the address must be public.
 	Any   bool
 	Ports Ports
+	// Protocol limits the rule to connections that speak it.
+	Protocol Protocol `json:",omitempty"`
+	// Methods and Path limit it to some requests of HTTP: methods in order with commas between them, and a pattern of paths as
+	// httprule.Pattern has it. "" is each method, and each path.
+	Methods string `json:",omitempty"`
+	Path    string `json:",omitempty"`
 	// Text is the rule in its canonical form, which verdicts and messages show.
 	Text string
 }
@@ -45,6 +51,12 @@ type Rule struct {
 //	[2001:db8::1]:443        an IPv6 address or network, always in brackets
 //	[2001:db8::/32]:443
 //	*, *:25                  every host; unless with Deny, every name and every public address
+//	tls://example.org        TLS alone, on port 443; http:// is HTTP without TLS, on port 80, and tcp:// anything
+//	GET,HEAD example.org     some methods of HTTP, with TLS or without
+//	example.org:443/v1/*     some paths; httprule.ParsePattern reads them, and /** at the end is the same as /*
+//	POST tls://example.org/x all of them together
+//
+// A protocol, methods and a path are for Allow and Deny, and for names. With them too, Deny without a port is for every one.
 //
 // Every form of host takes every form of ports. ParseHost reads the hosts. Ask and Approved name what Allow does. A rule
 // for a network or an address allows targets that are written as an address; a target with a name needs a rule for the name,
@@ -59,19 +71,19 @@ func ParseRule(a Action, s string) (Rule, error) {
 	if strings.HasPrefix(s, "@") {
 		return Rule{}, badRule(s, "it names a set; expand the set first")
 	}
-	if strings.Contains(s, "://") {
-		return Rule{}, badRule(s, "it is a URL; write only its host, and a port if it is neither 80 nor 443")
+	rest, err := r.cutPart(s)
+	if err != nil {
+		return Rule{}, err
 	}
-	host, ports, ok := cutPort(s)
+	host, ports, ok := cutPort(rest)
 	switch {
-	case !ok && strings.Count(s, ":") > 1 && !strings.HasPrefix(s, "["):
+	case !ok && strings.Count(rest, ":") > 1 && !strings.HasPrefix(rest, "["):
 		return Rule{}, badRule(s, "it is unclear where a port would begin; write brackets, for example [2001:db8::1]:443 or [2001:db8::/32]")
 	case ok:
 		if r.Ports, ok = parsePorts(ports); !ok {
 			return Rule{}, badRule(s, "the ports are not from 1 to 65535; write one as :22, a range as :8000-8100 or all as :*")
 		}
 	}
-	var err error
 	switch below, isBelow := strings.CutPrefix(host, "*."); {
 	case host == "*":
 		r.Any = true
@@ -91,6 +103,9 @@ func ParseRule(a Action, s string) (Rule, error) {
 		case err == nil && isBelow && r.Name == "":
 			err = badRule(s, "addresses have no names below them; write a network, for example 10.1.0.0/16")
 		}
+	}
+	if err == nil && r.Narrow() {
+		err = r.checkPart(s)
 	}
 	if err != nil {
 		return Rule{}, err
@@ -140,6 +155,12 @@ func parsePorts(s string) (Ports, bool) {
 // canonical is the rule in the form that ParseRule reads back as the same rule.
 func (r Rule) canonical() string {
 	var b strings.Builder
+	if r.Methods != "" {
+		b.WriteString(r.Methods + " ")
+	}
+	if r.Protocol != "" {
+		b.WriteString(string(r.Protocol) + scheme)
+	}
 	switch {
 	case r.Any:
 		b.WriteByte('*')
@@ -163,6 +184,7 @@ func (r Rule) canonical() string {
 			b.WriteString(strconv.Itoa(int(p.Last)))
 		}
 	}
+	b.WriteString(r.Path)
 	return b.String()
 }
 
@@ -184,6 +206,10 @@ func (r Rule) ranges() []Ports {
 		return []Ports{r.Ports}
 	case r.Action == Deny:
 		return []Ports{every}
+	case r.Protocol == TLS:
+		return []Ports{{443, 443}}
+	case r.Protocol == HTTP:
+		return []Ports{{80, 80}}
 	}
 	return []Ports{{80, 80}, {443, 443}}
 }

@@ -28,6 +28,7 @@ type Rules struct {
 	longest      int // bytes of the longest name in below
 	nets         []network
 	any          *table
+	narrow       *narrows // nil if no rule has a protocol or requests
 	hosts        []string
 	public       []netip.Prefix
 	own          map[netip.Addr]*class
@@ -75,6 +76,15 @@ func New(rules []Rule, o Options) (*Rules, error) {
 			return nil, err
 		}
 		text := cmp.Or(rule.Text, rule.canonical())
+		if rule.Action != Deny && rule.Name != "" && !rule.Below {
+			r.hosts = append(r.hosts, rule.Name)
+		}
+		if rule.Narrow() {
+			if err := r.addNarrow(&rule, text); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		for _, p := range rule.ranges() {
 			switch c := (cell{p, rule.Action, text}); {
 			case rule.Any:
@@ -87,9 +97,6 @@ func New(rules []Rule, o Options) (*Rules, error) {
 				exact[rule.Name] = append(exact[rule.Name], c)
 			}
 		}
-		if rule.Action != Deny && rule.Name != "" && !rule.Below {
-			r.hosts = append(r.hosts, rule.Name)
-		}
 	}
 	slices.Sort(r.hosts)
 	r.hosts = slices.Compact(r.hosts)
@@ -100,7 +107,22 @@ func New(rules []Rule, o Options) (*Rules, error) {
 	if all != nil {
 		r.any = newTable(all)
 	}
+	if r.narrow != nil {
+		r.narrow.order()
+	}
 	return r, nil
+}
+
+func (r *Rules) addNarrow(rule *Rule, text string) error {
+	n, err := newNarrow(rule, text)
+	if err != nil {
+		return err
+	}
+	if r.narrow == nil {
+		r.narrow = &narrows{exact: map[string][]*narrow{}, below: map[string][]*narrow{}}
+	}
+	r.narrow.add(rule, n)
+	return nil
 }
 
 // check refuses a rule that ParseRule would not return.
@@ -163,7 +185,15 @@ func (r *Rules) inner(a netip.Addr) int {
 // addresses that Address accepts, and one with Ask only once a person has said so. The strictest action wins. If several
 // rules with the winning action match, the verdict names the one with the most exact host, then the one with the fewest
 // ports. Judge takes less than 5 µs with 10,000 rules and allocates nothing.
-func (r *Rules) Judge(t Target) Verdict { return r.decides(t).verdict() }
+//
+// If the verdict is Narrow then the caller also judges what is spoken, by Limits.
+func (r *Rules) Judge(t Target) Verdict {
+	c := r.decides(t)
+	if r.narrow == nil {
+		return c.verdict()
+	}
+	return r.narrowed(t, c, c.verdict())
+}
 
 // decides returns the cell that decides on a target, or nil.
 func (r *Rules) decides(t Target) *cell {

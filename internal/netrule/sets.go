@@ -47,24 +47,35 @@ func ParseSets(text string) (Sets, error) {
 			continue
 		}
 		name, rules, ok := strings.Cut(line, ": ")
-		if !ok || !setName(name) || s[name] != nil {
+		if !ok || !IsSetName(name) || s[name] != nil {
 			return nil, fmt.Errorf("cannot read the sets at line %d: it has no name, or one that stood before; write for example "+
 				"tools: example.org *.example.org: %w", n, errdefs.ErrInvalidArgument)
 		}
-		for rule := range strings.SplitSeq(rules, " ") {
-			if r, err := ParseRule(Allow, rule); err != nil {
-				return nil, fmt.Errorf("cannot read the sets at line %d: %w", n, err)
-			} else if r.Text != rule || slices.Contains(s[name], rule) {
-				return nil, fmt.Errorf("cannot read the sets at line %d: %s stands twice, or is written %s: %w", n, quoted(rule), r.Text,
-					errdefs.ErrInvalidArgument)
-			}
-			s[name] = append(s[name], rule)
+		set, err := ParseSet(strings.Split(rules, " "))
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the sets at line %d: %w", n, err)
 		}
+		s[name] = set
 	}
 	return s, nil
 }
 
-func setName(s string) bool {
+// ParseSet returns the rules of one set, each of which has to be in its canonical form and there once. Errors are of kind
+// errdefs.ErrInvalidArgument.
+func ParseSet(rules []string) (set []string, err error) {
+	for _, rule := range rules {
+		if r, err := ParseRule(Allow, rule); err != nil {
+			return nil, err
+		} else if r.Text != rule || slices.Contains(set, rule) {
+			return nil, fmt.Errorf("%s stands twice, or is written %s: %w", quoted(rule), r.Text, errdefs.ErrInvalidArgument)
+		}
+		set = append(set, rule)
+	}
+	return set, nil
+}
+
+// IsSetName reports whether a text can be the name of a set: lower-case letters, digits and hyphens.
+func IsSetName(s string) bool {
 	return s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 

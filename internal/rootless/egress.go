@@ -174,7 +174,7 @@ func newWayOut(e *Egress, name id.Workspace, records *record.Writer) (w *wayOut,
 		return nil, nil, "", err
 	}
 	w.setup.Models, env = e.Models.setup(), e.Models.variables()
-	if len(e.Secrets) == 0 {
+	if len(e.Secrets) == 0 && !w.setup.InsideTLS() {
 		return w, env, "", nil
 	}
 	for _, s := range e.Secrets {

@@ -10,8 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Reach is what commands may reach of the network, as texts of rules: HOST, *.SUFFIX, HOST:PORT, NETWORK or @SET
-// (docs/egress.md). The zero value is nothing. Each list is in the order given, without repetition.
+// Reach is what commands may reach of the network, as texts of rules: HOST, *.SUFFIX, HOST:PORT, NETWORK, @SET,
+// tls://HOST or METHODS HOST/PATH (docs/egress.md). The zero value is nothing. Each list is in the order given, without repetition.
 //
 // A Reach is not changed in place: it is shared by those who have read it.
 type Reach struct {
@@ -164,13 +164,22 @@ func checkRule(text string) error {
 	case len(text) > MaxReachRule:
 		why = fmt.Sprintf("it has %d bytes, and at most %d are allowed", len(text), MaxReachRule)
 	case !utf8.ValidString(text) || strings.ContainsAny(text, escaped) ||
-		strings.ContainsFunc(text, func(c rune) bool { return !unicode.IsPrint(c) || unicode.IsSpace(c) }):
-		why = "it has a character that no host, network or set has"
+		strings.ContainsFunc(strings.TrimPrefix(text, methods(text)), func(c rune) bool { return !unicode.IsPrint(c) || unicode.IsSpace(c) }):
+		why = "it has a character that no host, network, path or set has"
 	default:
 		return nil
 	}
-	return fmt.Errorf("cannot use the rule %.40q: %s; give it as example.org, *.example.org:443, 192.0.2.0/24:5432 or @github: %w",
+	return fmt.Errorf("cannot use the rule %.40q: %s; give it as example.org, *.example.org:443, 192.0.2.0/24:5432, @github or "+
+		"\"GET example.org/v1/*\": %w",
 		text, why, errdefs.ErrInvalidArgument)
+}
+
+// methods is what stands before the host in a rule about some methods, with the space behind it.
+func methods(text string) string {
+	if before, _, ok := strings.Cut(text, " "); ok && before != "" && strings.Trim(before, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-,") == "" {
+		return before + " "
+	}
+	return ""
 }
 
 // unique returns texts without repeats, nil for none.

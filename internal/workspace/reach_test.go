@@ -126,7 +126,10 @@ func TestReachBounds(t *testing.T) {
 			t.Errorf("%q: %v", rule, err)
 		}
 	}
-	for _, rule := range []string{"", " ", "a b", "a\n", "a\x00", "a\u2028b", "a\u00a0b", "a\u202eb", `a"b`, "a<b", "\xff", long + "x"} {
+	for _, rule := range []string{
+		"", " ", "a b", "GET  b", "GET b c", "get b", "a\n", "a\x00", "a\u2028b", "a\u00a0b", "a\u202eb",
+		`a"b`, "a<b", "\xff", long + "x",
+	} {
 		for _, err := range []error{
 			(workspace.Reach{Allow: []string{"a", rule}}).Validate(), (workspace.Reach{Deny: []string{rule}}).Validate(),
 			(&workspace.Wanted{Reach: workspace.Reach{Deny: []string{rule}}}).Validate(),

@@ -78,7 +78,7 @@ var binaries = []struct {
 		[]deps.Rule{
 			{internal + "egress", "itself"},
 			{internal + "egress/serve", "the process"},
-			{internal + "egress/ca", "certificates for hosts that a secret is bound to"},
+			{internal + "egress/ca", "certificates for hosts that a secret is bound to or whose requests are judged"},
 			{internal + "egress/intercept", "connections to those"},
 			{internal + "egress/model", "the APIs of models"},
 			{internal + "budget", "what a request to one has used"},

@@ -160,7 +160,7 @@ func TestEgressOfWorkspaces(t *testing.T) {
 		}
 		return n.try(nil, "", "policy", "reload")
 	}
-	if r := reload(string(before) + "allow: ['http://wrong']\n"); r.code == 0 || !strings.Contains(r.err, n.file) {
+	if r := reload(string(before) + "allow: ['https://wrong']\n"); r.code == 0 || !strings.Contains(r.err, n.file) {
 		t.Errorf("a wrong file: %+v", r)
 	}
 	answers("a.test")

@@ -337,7 +337,7 @@ func TestEgressIsReplaced(t *testing.T) {
 func TestEgressRulesThatAreWrong(t *testing.T) {
 	u := newUser(t)
 	for _, c := range []struct{ allow, want string }{
-		{"example.org/path", "example.org/path"},
+		{"example.org/../path", "example.org/../path"},
 		{"0x7f.1", "0x7f.1"},
 		{"@nothing", "@nothing"},
 		{"example.org:70000", "70000"},

@@ -95,12 +95,9 @@ func (b *Bindings) Bind(ctx context.Context, k workspace.Kept, names []string) (
 const shortest = 32
 
 // Authority returns the secrets with an authority that lasts, and its certificate in PEM, for a workspace that is about
-// to be started: "" if it uses none. If the authority is a new one, what is returned differs from s and has to be kept
-// before the start.
+// to be started and uses secrets, or has rules about requests. If the authority is a new one, what is returned differs from
+// s and has to be kept before the start.
 func (b *Bindings) Authority(name id.Workspace, s workspace.Secrets) (workspace.Secrets, string, error) {
-	if len(s.Uses) == 0 {
-		return s, "", nil
-	}
 	if _, c, err := b.unsealed(name, s); err == nil && time.Until(c.NotAfter()) > spare {
 		return s, string(c.PEM()), nil
 	}
@@ -136,9 +133,9 @@ func about(name id.Workspace) string { return "authority/" + string(name) }
 
 // Open returns the secrets of a workspace as carrel-egress is told. trusts is workspace.Real.Trust: a workspace that does
 // not trust its authority gets none, and the error, of kind failed precondition, says so. missing are the names of those
-// that the owner has removed: their placeholders stay what they are.
+// that the owner has removed: their placeholders stay what they are. A workspace without secrets may have an authority too.
 func (b *Bindings) Open(ctx context.Context, k workspace.Kept, trusts string) (s egressapi.Secrets, missing []string, err error) {
-	if len(k.Secrets.Uses) == 0 {
+	if len(k.Secrets.Uses) == 0 && trusts == "" {
 		return s, nil, nil
 	}
 	key, c, err := b.unsealed(k.Name, k.Secrets)
@@ -146,11 +143,11 @@ func (b *Bindings) Open(ctx context.Context, k workspace.Kept, trusts string) (s
 		err = fmt.Errorf("it was started before it used one: %w", errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
-		return s, nil, fmt.Errorf("cannot use the secrets of workspace %s until it starts again (carrel stop %[1]s): %w", k.Name, err)
+		return s, nil,
+			fmt.Errorf("cannot use the secrets and the authority of workspace %s until it starts again (carrel stop %[1]s): %w", k.Name, err)
 	}
-	if s.List, missing, err = b.opened(ctx, k); len(s.List) > 0 {
-		s.CA = egressapi.Private{Value: key}
-	}
+	s.List, missing, err = b.opened(ctx, k)
+	s.CA = egressapi.Private{Value: key}
 	return s, missing, err
 }
 

@@ -148,10 +148,22 @@ func TestInjected(t *testing.T) {
 func TestOpen(t *testing.T) {
 	v, b := newVault()
 	k := kept("alice")
-	if s, cert, err := b.Authority(k.Name, k.Secrets); err != nil || cert != "" || s.Authority != nil {
-		t.Errorf("without a secret: %q, %v", cert, err)
+	if s, _, err := b.Open(t.Context(), k, ""); err != nil || s.CA.Reveal() != "" {
+		t.Errorf("without a secret and an authority: %+v, %v", s, err)
 	}
-	var err error
+	// One that has rules about requests has an authority without secrets.
+	bare, judges, err := b.Authority(k.Name, k.Secrets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	without := k
+	without.Secrets = bare
+	if s, _, err := b.Open(t.Context(), without, workspace.Digest(judges)); err != nil || !strings.Contains(s.CA.Reveal(), judges) {
+		t.Errorf("without a secret: %+v, %v", s, err)
+	}
+	if s, _, err := b.Open(t.Context(), without, workspace.Digest("another")); !errdefs.IsFailedPrecondition(err) || s.CA.Reveal() != "" {
+		t.Errorf("one that trusts another: %+v, %v", s, err)
+	}
 	if k.Secrets, _, err = b.Bind(t.Context(), k, []string{"SHORT", "ANTHROPIC_API_KEY"}); err != nil {
 		t.Fatal(err)
 	}
@@ -182,13 +194,13 @@ func TestOpen(t *testing.T) {
 	if err != nil || other == cert || string(now.Authority) == string(k.Secrets.Authority) {
 		t.Errorf("it was not replaced: %v", err)
 	}
-	// What the owner removed is left out; without any there is no authority either.
+	// What the owner removed is left out; the authority, which programs trust, stays.
 	delete(v.held, "alice/SHORT")
 	if s, missing, err := b.Open(t.Context(), k, trusts); err != nil || len(s.List) != 1 || !slices.Equal(missing, []string{"SHORT"}) {
 		t.Errorf("%+v, %v, %v", s, missing, err)
 	}
 	delete(v.held, "alice/ANTHROPIC_API_KEY")
-	if s, _, err := b.Open(t.Context(), k, trusts); err != nil || len(s.List) != 0 || s.CA.Reveal() != "" {
+	if s, _, err := b.Open(t.Context(), k, trusts); err != nil || len(s.List) != 0 || !strings.Contains(s.CA.Reveal(), cert) {
 		t.Errorf("%+v, %v", s, err)
 	}
 }

@@ -50,19 +50,34 @@ func (x *exchange) choose(r *http.Request) (c chosen, why string) {
 
 // clear returns the path of a request that is judged by it, and says why one cannot be judged by method or path.
 func clear(r *http.Request, byMethod, byPath bool) (of httprule.Path, why string) {
+	if byMethod {
+		why = noMethod(r)
+	}
+	if byPath && why == "" {
+		of, why = path(r)
+	}
+	return of, why
+}
+
+// noMethod says why some servers take another method than that of a request, "" if none does.
+func noMethod(r *http.Request) string {
 	for name := range r.Header {
-		switch method, path := httprule.Overrides(name); {
-		case byMethod && method:
-			return of, "a header of it names another method, which some servers take"
-		case byPath && path:
-			return of, "a header of it names another path, which some servers take"
+		if method, _ := httprule.Overrides(name); method {
+			return "a header of it names another method, which some servers take"
 		}
 	}
-	if byMethod && namesMethod(r.URL.RawQuery) {
-		return of, "its query has a parameter _method, which some servers take for the method"
+	if namesMethod(r.URL.RawQuery) {
+		return "its query has a parameter _method, which some servers take for the method"
 	}
-	if !byPath {
-		return of, ""
+	return ""
+}
+
+// path returns the path of a request, and says why some servers take another one, "" if none does.
+func path(r *http.Request) (of httprule.Path, why string) {
+	for name := range r.Header {
+		if _, path := httprule.Overrides(name); path {
+			return of, "a header of it names another path, which some servers take"
+		}
 	}
 	of, err := httprule.ParsePath((&url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath}).EscapedPath())
 	if err != nil {

@@ -30,6 +30,8 @@ const headWithin = time.Minute
 type exchange struct {
 	i       *Interceptor
 	t       netrule.Target
+	way     Way
+	scheme  string
 	host    string // as in the field Host
 	secrets []*secret
 	mask    *replacer
@@ -47,16 +49,20 @@ type exchange struct {
 	idle     chan struct{} // closed when ended and none is active
 }
 
-func newExchange(i *Interceptor, t netrule.Target, dial func(context.Context) (net.Conn, error)) *exchange {
-	x := &exchange{i: i, t: t, mask: &replacer{}, used: map[string]bool{}, idle: make(chan struct{})}
-	x.host = strings.TrimSuffix(t.String(), ":"+strconv.Itoa(443))
+func newExchange(i *Interceptor, t netrule.Target, w Way) *exchange {
+	x := &exchange{i: i, t: t, way: w, scheme: "https", mask: &replacer{}, used: map[string]bool{}, idle: make(chan struct{})}
+	usual := 443
+	if w.Plain {
+		x.scheme, usual = "http", 80
+	}
+	x.host = strings.TrimSuffix(t.String(), ":"+strconv.Itoa(usual))
 	for _, s := range i.secrets {
-		if s.bound(t) {
+		if !w.Plain && s.bound(t) {
 			x.secrets = append(x.secrets, s)
 			x.hide(s)
 		}
 	}
-	x.up = &upstream{t: t, dial: dial, wait: i.handshake, open: map[net.Conn]struct{}{}, cfg: &tls.Config{
+	x.up = &upstream{t: t, dial: w.Dial, plain: w.Plain, wait: i.handshake, open: map[net.Conn]struct{}{}, cfg: &tls.Config{
 		ServerName: t.Host.String(), RootCAs: i.roots, MinVersion: tls.VersionTLS12, ClientSessionCache: i.sessions,
 	}}
 	return x
@@ -154,7 +160,7 @@ func text(err error) string {
 }
 
 // serve serves the program's requests until its connection is closed and nothing of it is under way.
-func (x *exchange) serve(ctx context.Context, client *tls.Conn) {
+func (x *exchange) serve(ctx context.Context, client net.Conn) {
 	transport := x.up.transport(x.proto)
 	defer transport.CloseIdleConnections()
 	x.rt = transport

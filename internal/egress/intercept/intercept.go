@@ -1,5 +1,6 @@
-// Package intercept serves connections to the hosts that secrets are bound to: it terminates the program's TLS with a
-// certificate of the workspace's CA, and puts secrets in the place of their placeholders in the headers of requests.
+// Package intercept serves connections to the hosts that secrets are bound to, or whose requests rules are about: it
+// terminates the program's TLS with a certificate of the workspace's CA, has each request judged, and puts secrets in the
+// place of their placeholders in the headers of requests. Connections without TLS are served in the same way, without secrets.
 //
 //	program in the workspace                    Interceptor                          host
 //	  │  ClientHello, h2 or http/1.1 ────────────► │  TLS with the host's own name ─────► │
@@ -41,7 +42,7 @@ import (
 
 // Config holds the dependencies of New.
 type Config struct {
-	// CA is the workspace's. Required.
+	// CA is the workspace's. Without one, which takes that there are no secrets, only connections without TLS are served.
 	CA *ca.CA
 	// Secrets are at most MaxSecrets.
 	Secrets []Secret
@@ -67,13 +68,13 @@ type Result struct {
 	Secrets []string
 	// Requests is how many there were, refused ones included.
 	Requests int64
-	// Refused is the first reason for which a request or the connection was refused; "" if none was.
+	// Refused is the first reason for which a request or the connection was refused, but by Way.Admit; "" if none was.
 	Refused string
 }
 
 // New returns an Interceptor. The error is of kind invalid argument and shows neither a secret nor a placeholder.
 func New(c Config) (*Interceptor, error) {
-	if c.CA == nil {
+	if c.CA == nil && len(c.Secrets) > 0 {
 		return nil, fmt.Errorf("cannot intercept without a CA: %w", errdefs.ErrInvalidArgument)
 	}
 	secrets, err := check(c.Secrets)
@@ -84,39 +85,64 @@ func New(c Config) (*Interceptor, error) {
 	if i.handshake == 0 {
 		i.handshake = 10 * time.Second
 	}
-	i.leaves = c.CA.Leaves(i.named)
+	if c.CA != nil {
+		i.leaves = c.CA.Leaves(func(netrule.Host) bool { return true }) // Serve refuses targets that are not to be intercepted
+	}
 	return i, nil
 }
 
-// Bound reports whether a secret is bound to t. Only connections to such targets are intercepted.
+// ReadsTLS reports whether it has a CA.
+func (i *Interceptor) ReadsTLS() bool { return i != nil && i.leaves != nil }
+
+// Bound reports whether a secret is bound to t.
 func (i *Interceptor) Bound(t netrule.Target) bool {
 	return i != nil && slices.ContainsFunc(i.secrets, func(s *secret) bool { return s.bound(t) })
 }
 
-// named reports whether a binding names a host, on any port.
-func (i *Interceptor) named(h netrule.Host) bool {
-	return slices.ContainsFunc(i.secrets, func(s *secret) bool { return s.rules.Reaches(h) })
+// Way says how a connection of a program is served.
+type Way struct {
+	// Dial returns a new connection to the target, or an error of kind permission denied if it may no longer be reached.
+	Dial func(context.Context) (net.Conn, error)
+	// Plain: it has no TLS, and gets no secret.
+	Plain bool
+	// Admit judges each request before anything of it goes to the host. done is called when the request and its response have
+	// ended. nil admits all.
+	Admit func(*netrule.Request) (done func(), no *Refusal)
+	// Judged: it is served although no secret is bound to the target. Takes Admit.
+	Judged bool
 }
 
-// Serve serves a connection of a program, which begins with a ClientHello, until both sides have ended or ctx ends.
-// t is what the connection is to, and dial returns a new connection to it, or an error of kind permission denied if it
-// may no longer be reached. Serve closes client and what dial returned.
-func (i *Interceptor) Serve(
-	ctx context.Context, client net.Conn, t netrule.Target, dial func(context.Context) (net.Conn, error),
-) Result {
+// Refusal is what a program is told of a request that is not admitted.
+type Refusal struct {
+	// Why is the reason, and Remedy what to do about it; "" if nothing.
+	Why, Remedy string
+}
+
+// Serve serves a connection of a program, which begins with a ClientHello unless it is plain, until both sides have ended
+// or ctx ends. t is what the connection is to. Serve closes client and what Way.Dial returned.
+func (i *Interceptor) Serve(ctx context.Context, client net.Conn, t netrule.Target, w Way) Result {
 	defer client.Close()
-	if !i.Bound(t) {
+	switch {
+	case !w.Plain && !i.Bound(t) && (!w.Judged || w.Admit == nil):
 		return Result{Refused: t.String() + " is not intercepted: no secret is bound to it"}
+	case !w.Plain && !i.ReadsTLS():
+		return Result{Refused: t.String() + " is not intercepted: the workspace has no authority"}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { client.Close() })()
-	x := newExchange(i, t, dial)
+	x := newExchange(i, t, w)
 	defer x.up.close()
-	inside, err := x.accept(ctx, client)
-	if err != nil {
-		x.refuse(err.Error())
-		return x.result()
+	inside := client
+	if w.Plain {
+		x.proto = protoHTTP1
+	} else {
+		c, err := x.accept(ctx, client)
+		if err != nil {
+			x.refuse(err.Error())
+			return x.result()
+		}
+		inside = c
 	}
 	x.serve(ctx, inside)
 	return x.result()

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/proxy"
 )
 
 // ServeHTTP serves one request.
@@ -22,13 +23,21 @@ func (x *exchange) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer x.leave()
 	if x.trouble != nil {
 		w.Header().Set("Connection", "close")
-		say(w, http.StatusBadGateway, text(x.trouble))
+		say(w, r, http.StatusBadGateway, Refusal{Why: text(x.trouble)})
 		return
 	}
 	if status, why := x.judge(r); status != 0 {
 		x.refuse(why)
-		say(w, status, why)
+		say(w, r, status, Refusal{Why: why})
 		return
+	}
+	if x.way.Admit != nil {
+		done, no := x.way.Admit(Asked(r))
+		if no != nil {
+			say(w, r, http.StatusForbidden, *no)
+			return
+		}
+		defer done()
 	}
 	q := &request{x: x, mask: x.mask}
 	var why string
@@ -39,7 +48,7 @@ func (x *exchange) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if why != "" {
 		x.refuse(why)
-		say(w, http.StatusForbidden, why)
+		say(w, r, http.StatusForbidden, Refusal{Why: why})
 		return
 	}
 	(&httputil.ReverseProxy{
@@ -48,12 +57,32 @@ func (x *exchange) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}).ServeHTTP(&answer{w, q}, r)
 }
 
-// say answers a request in egress's own name.
-func say(w http.ResponseWriter, status int, why string) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+// say answers a request in egress's own name, as JSON if it asks for that.
+func say(w http.ResponseWriter, r *http.Request, status int, no Refusal) {
+	kind, body := proxy.RefusalBody(strings.Join(r.Header["Accept"], ","), no.Why, no.Remedy)
+	w.Header().Set("Content-Type", kind)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, "egress: "+why+"\n") //nolint:gosec // plain text, of canonical names and constants only
+	_, _ = io.WriteString(w, body) //nolint:gosec // plain text or JSON, which a browser does not take for another
+}
+
+// Asked is what rules look at of a request.
+func Asked(r *http.Request) *netrule.Request {
+	q := &netrule.Request{Method: r.Method, NoMethod: noMethod(r)}
+	q.Path, q.NoPath = path(r)
+	if q.Upgrade = strings.Join(r.Header["Upgrade"], ","); q.Upgrade == "" && r.ProtoMajor == 1 {
+		for token := range strings.SplitSeq(strings.Join(r.Header["Connection"], ","), ",") {
+			if strings.EqualFold(strings.TrimSpace(token), "upgrade") {
+				q.Upgrade = "none"
+			}
+		}
+	}
+	return q
+}
+
+// Refuse answers a request that is not admitted.
+func Refuse(w http.ResponseWriter, r *http.Request, no *Refusal) {
+	say(w, r, http.StatusForbidden, *no)
 }
 
 // judge returns the status with which a request is refused and why, or 0. The reason has only canonical texts.
@@ -73,8 +102,8 @@ func (x *exchange) judge(r *http.Request) (status int, why string) {
 			return http.StatusMisdirectedRequest, "a request for another host than " + x.t.String() + " is not allowed on its connection"
 		}
 	}
-	if r.URL.User != nil || r.URL.Scheme != "" && r.URL.Scheme != "https" {
-		return http.StatusBadRequest, "a request to " + x.t.String() + " has a URL that is not one of https"
+	if r.URL.User != nil || r.URL.Scheme != "" && r.URL.Scheme != x.scheme {
+		return http.StatusBadRequest, "a request to " + x.t.String() + " has a URL that is not one of " + x.scheme
 	}
 	return 0, ""
 }
@@ -103,7 +132,7 @@ var forwarding = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X
 func (q *request) rewrite(p *httputil.ProxyRequest) {
 	in := p.In.URL
 	p.Out.URL = &url.URL{
-		Scheme: "https", Host: q.x.t.String(), Path: in.Path, RawPath: in.RawPath, RawQuery: q.query, ForceQuery: in.ForceQuery,
+		Scheme: q.x.scheme, Host: q.x.t.String(), Path: in.Path, RawPath: in.RawPath, RawQuery: q.query, ForceQuery: in.ForceQuery,
 	}
 	p.Out.Host = q.x.host
 	// The values arrive behind the body, in this map.
@@ -176,13 +205,13 @@ func (q *request) basic(v string, r *replacer, used map[string]bool) string {
 }
 
 // failed answers a request that the host did not.
-func (q *request) failed(w http.ResponseWriter, _ *http.Request, err error) {
+func (q *request) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if errdefs.IsPermissionDenied(err) {
 		why := q.x.t.String() + " may no longer be reached"
 		q.x.refuse(why)
-		say(w, http.StatusForbidden, why)
+		say(w, r, http.StatusForbidden, Refusal{Why: why})
 		return
 	}
-	say(w, http.StatusBadGateway, "the request to "+q.x.t.String()+" failed: the host cannot be connected, closed the connection or "+
-		"sent what is no HTTP response, or the request's body is not complete")
+	say(w, r, http.StatusBadGateway, Refusal{Why: "the request to " + q.x.t.String() + " failed: the host cannot be connected, closed the " +
+		"connection or sent what is no HTTP response, or the request's body is not complete"})
 }

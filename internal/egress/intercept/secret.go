@@ -132,7 +132,7 @@ func (s *Secret) check(n int) (*secret, error) {
 		return nil, bad(s.Name, "its value is to be USER:PASSWORD, and has no colon")
 	}
 	for _, r := range s.Hosts {
-		if r.Action != netrule.Allow || r.Any || r.Net.IsValid() && !r.Net.IsSingleIP() {
+		if r.Action != netrule.Allow || r.Any || r.Narrow() || r.Net.IsValid() && !r.Net.IsSingleIP() {
 			return nil, bad(s.Name, "it is bound by the rule %q; name hosts: example.org, *.example.org or an address", r.Text)
 		}
 	}

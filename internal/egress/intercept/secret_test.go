@@ -73,7 +73,8 @@ func TestNew(t *testing.T) {
 			}
 		}
 	}
-	if _, err := intercept.New(intercept.Config{}); !errdefs.IsInvalidArgument(err) {
+	if _, err := intercept.New(intercept.Config{Secrets: second("two", "another-placeholder",
+		"another-value")}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("without a CA: %v", err)
 	}
 	i, err := intercept.New(intercept.Config{CA: authority, Secrets: second("two", "another-placeholder", "another-value")})
@@ -91,7 +92,8 @@ func TestNew(t *testing.T) {
 	if none.Bound(targetOf(t, "api.example.org:443")) {
 		t.Error("without an Interceptor something is bound")
 	}
-	if r := i.Serve(t.Context(), nothing{}, targetOf(t, "other.example.org:443"), nil); !strings.Contains(r.Refused, "no secret is bound") {
+	if r := i.Serve(t.Context(), nothing{}, targetOf(t, "other.example.org:443"), intercept.Way{}); !strings.Contains(r.Refused,
+		"no secret is bound") {
 		t.Errorf("a host without a binding: %+v", r)
 	}
 }

@@ -33,10 +33,11 @@ const (
 
 // upstream makes the connections to the host of one exchange.
 type upstream struct {
-	t    netrule.Target
-	dial func(context.Context) (net.Conn, error)
-	cfg  *tls.Config
-	wait time.Duration // for TLS
+	t     netrule.Target
+	plain bool // without TLS
+	dial  func(context.Context) (net.Conn, error)
+	cfg   *tls.Config
+	wait  time.Duration // for TLS
 
 	mu     sync.Mutex
 	ready  *tls.Conn             // made before the first request
@@ -74,8 +75,8 @@ func (u *upstream) next(ctx context.Context) (net.Conn, error) {
 	return u.connect(ctx)
 }
 
-// connect dials and speaks TLS. An error says what a person can know of it, and nothing that the host wrote.
-func (u *upstream) connect(ctx context.Context) (*tls.Conn, error) {
+// raw dials.
+func (u *upstream) raw(ctx context.Context) (net.Conn, error) {
 	raw, err := u.dial(ctx)
 	if err != nil {
 		return nil, err
@@ -84,6 +85,15 @@ func (u *upstream) connect(ctx context.Context) (*tls.Conn, error) {
 	if !u.hold(held) {
 		_ = raw.Close()
 		return nil, fmt.Errorf("cannot connect to %s: the program has gone: %w", u.t, errdefs.ErrUnavailable)
+	}
+	return held, nil
+}
+
+// connect dials and speaks TLS. An error says what a person can know of it, and nothing that the host wrote.
+func (u *upstream) connect(ctx context.Context) (*tls.Conn, error) {
+	held, err := u.raw(ctx)
+	if err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, u.wait)
 	defer cancel()
@@ -164,11 +174,19 @@ func (c *heldConn) Close() error {
 // transport returns one that speaks proto, and connects by u only.
 func (u *upstream) transport(proto string) *http.Transport {
 	return &http.Transport{
-		DialContext: func(context.Context, string, string) (net.Conn, error) {
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if u.plain {
+				return u.raw(ctx)
+			}
 			return nil, fmt.Errorf("nothing is sent without TLS: %w", errdefs.ErrPermissionDenied)
 		},
-		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return u.next(ctx) },
-		Protocols:      protocols(proto),
+		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if u.plain {
+				return nil, fmt.Errorf("nothing is sent with TLS: %w", errdefs.ErrPermissionDenied)
+			}
+			return u.next(ctx)
+		},
+		Protocols: protocols(proto),
 		HTTP2: &http.HTTP2Config{
 			StrictMaxConcurrentRequests: true, MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: connBuffer,
 		},

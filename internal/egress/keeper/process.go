@@ -52,7 +52,7 @@ type process struct {
 
 // encode returns the line of a Setup.
 func encode(s egressapi.Setup) ([]byte, error) {
-	s.Version = egressapi.Version
+	s.SetVersion()
 	b, err := json.Marshal(s)
 	if err != nil {
 		return nil, err

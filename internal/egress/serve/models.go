@@ -163,6 +163,11 @@ func allowed(rules *netrule.Rules, c *outside) error {
 	if v := rules.Judge(c.target); v.Action != netrule.Allow {
 		return fmt.Errorf("%s: %w", v.Reason(c.target), errdefs.ErrPermissionDenied)
 	}
+	// The requests of models are not judged, and so a rule that denies some of them denies all.
+	if l := rules.Limits(c.target); l.Denies() != "" {
+		return fmt.Errorf("%s is not allowed: the rule %s denies a part of what is sent to it: %w", c.target, l.Denies(),
+			errdefs.ErrPermissionDenied)
+	}
 	if !c.address.IsValid() { // a proxy has connected
 		return nil
 	}

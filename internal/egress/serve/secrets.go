@@ -33,9 +33,9 @@ func (p *process) readRoots() error {
 	return nil
 }
 
-// interceptorOf returns what serves the hosts that the secrets of a Setup are bound to, nil if there are none.
+// interceptorOf returns what reads inside TLS for a Setup, nil if nothing is to be read, or the workspace has no authority.
 func (p *process) interceptorOf(s *egressapi.Setup) (*intercept.Interceptor, error) {
-	if len(s.Secrets) == 0 {
+	if !s.InsideTLS() || len(s.Secrets) == 0 && s.CA.Reveal() == "" {
 		return nil, nil //nolint:nilnil // a nil Interceptor intercepts nothing
 	}
 	if err := p.readRoots(); err != nil {
@@ -50,7 +50,9 @@ func (p *process) interceptorOf(s *egressapi.Setup) (*intercept.Interceptor, err
 
 // sameSecrets reports whether connections that are intercepted by one Setup may go on by the other.
 func sameSecrets(a, b *egressapi.Setup) bool {
-	return a.CA.Reveal() == b.CA.Reveal() && slices.EqualFunc(a.Secrets, b.Secrets, func(x, y egressapi.Secret) bool {
+	return a.InsideTLS() == b.InsideTLS() && a.CA.Reveal() == b.CA.Reveal() && slices.EqualFunc(a.Secrets, b.Secrets, func(x,
+		y egressapi.Secret,
+	) bool {
 		return x.Name == y.Name && x.Placeholder == y.Placeholder && x.Value.Reveal() == y.Value.Reveal() &&
 			slices.EqualFunc(x.Hosts, y.Hosts, func(p, q netrule.Rule) bool { return p == q }) && slices.Equal(x.Headers, y.Headers) &&
 			x.Sending.Equal(y.Sending)

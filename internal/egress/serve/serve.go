@@ -108,7 +108,7 @@ func (p *process) run() error {
 		Rules: rules, Listeners: listeners, Intercept: inside, Resolve: p.resolve, Dial: p.dial, Record: p.record, Ask: questions.ask,
 		Limits:   egress.Limits{AskWithin: egressapi.AskWithin},
 		Upstream: upstream{p},
-		Remedy:   func(t netrule.Target) string { return strings.ReplaceAll(p.setup.Load().Remedy, "%s", t.String()) },
+		Remedy:   func(what string) string { return strings.ReplaceAll(p.setup.Load().Remedy, "%s", what) },
 	})
 	if err != nil {
 		return err

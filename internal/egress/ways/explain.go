@@ -14,8 +14,8 @@ import (
 )
 
 // Explain returns what rules of a workspace say, with those of the host, of each of these hosts: HOST, which is for port
-// 443, HOST:PORT, or a request as GET https://HOST/PATH, which gets fewer of the secrets. secrets are those of the
-// workspace. It resolves no name: addresses are judged when a connection is made.
+// 443, HOST:PORT, or a request as GET https://HOST/PATH or with http://, which gets fewer of the secrets. secrets are those
+// of the workspace. It resolves no name: addresses are judged when a connection is made.
 //
 // Errors: invalid_argument for what cannot be read.
 func (w *Ways) Explain(r workspace.Reach, secrets []egressapi.Secret, hosts []string) ([]workspace.ReachVerdict, error) {
@@ -36,7 +36,13 @@ func (w *Ways) Explain(r workspace.Reach, secrets []egressapi.Secret, hosts []st
 		t := q.to
 		v := judge.Judge(t)
 		x := workspace.ReachVerdict{Host: t.String(), Action: string(v.Action), Rule: v.Rule, Reason: v.Reason(t)}
+		if v.Narrow {
+			narrowed(&x, judge.Limits(t), &q)
+		}
 		for _, secret := range secrets {
+			if q.protocol == netrule.HTTP {
+				break // nothing is sent without TLS
+			}
 			bound, err := netrule.New(secret.Hosts, netrule.Options{})
 			if err != nil {
 				return nil, err
@@ -68,20 +74,52 @@ func (w *Ways) Explain(r workspace.Reach, secrets []egressapi.Secret, hosts []st
 
 // question is what Explain is asked about: a host, or a request to one.
 type question struct {
-	to     netrule.Target
-	method string // "" for any request
-	path   httprule.Path
+	to       netrule.Target
+	protocol netrule.Protocol // Anything without a request
+	method   string           // "" for any request
+	path     httprule.Path
 	// unclear says why the path has no canonical form.
 	unclear error
 }
 
-// read reads HOST, HOST:PORT, https://HOST/PATH or METHOD https://HOST/PATH.
+// narrowed puts into a verdict what rules with a protocol or requests say.
+func narrowed(x *workspace.ReachVerdict, l netrule.Limits, q *question) {
+	if q.method == "" {
+		x.Reason = x.Host + " is allowed in part: rules are about some of its requests or one protocol; ask about a request, for example GET " +
+			"https://" + x.Host + "/"
+		return
+	}
+	// Of a host that a person is asked about, what is refused whatever the answer.
+	v, each := l.Connection(q.protocol, true)
+	why := l.Why(q.protocol, v)
+	if v.Action == netrule.Allow && each {
+		of := &netrule.Request{Method: q.method, Path: q.path}
+		if q.unclear != nil {
+			of.NoPath = q.unclear.Error()
+		}
+		v, why = l.Request(q.protocol, of, true)
+	}
+	switch {
+	case v.Action == netrule.Deny:
+		x.Action, x.Rule, x.Reason = string(netrule.Deny), v.Rule, why
+	case x.Action == string(netrule.Allow):
+		x.Rule, x.Reason = v.Rule, "the request is allowed by the rule "+v.Rule
+	}
+}
+
+// read reads HOST, HOST:PORT, https://HOST/PATH or METHOD https://HOST/PATH, or with http://.
 func read(text string) (q question, err error) {
+	protocol, port := netrule.TLS, uint16(443)
 	method, url, is := strings.Cut(text, "https://")
 	if !is {
-		q.to, err = target(text)
+		protocol, port = netrule.HTTP, 80
+		method, url, is = strings.Cut(text, "http://")
+	}
+	if !is {
+		q.to, err = target(text, 443)
 		return q, err
 	}
+	q.protocol = protocol
 	host, path, given := strings.Cut(url, "/")
 	if !given {
 		return q, fmt.Errorf("cannot judge the request %.80q: it has no path; write for example GET https://example.org/, or only its host: %w",
@@ -92,7 +130,7 @@ func read(text string) (q question, err error) {
 		return q, fmt.Errorf("cannot judge the request %.80q: %w", text, err)
 	}
 	q.method = methods[0]
-	if q.to, err = target(host); err != nil {
+	if q.to, err = target(host, port); err != nil {
 		return q, err
 	}
 	path, _, _ = strings.Cut(path, "?")
@@ -100,12 +138,12 @@ func read(text string) (q question, err error) {
 	return q, nil
 }
 
-// target reads HOST or HOST:PORT.
-func target(text string) (netrule.Target, error) {
+// target reads HOST or HOST:PORT; port is what is left out.
+func target(text string, port uint16) (netrule.Target, error) {
 	address := !strings.HasPrefix(text, "[") && strings.Count(text, ":") > 1 // IPv6 without brackets
 	if strings.Contains(text, ":") && !strings.HasSuffix(text, "]") && !address {
 		return netrule.ParseTarget(text)
 	}
 	h, err := netrule.ParseHost(text)
-	return netrule.Target{Host: h, Port: 443}, err
+	return netrule.Target{Host: h, Port: port}, err
 }

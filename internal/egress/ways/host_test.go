@@ -29,7 +29,7 @@ func TestReadHost(t *testing.T) {
 			"treat_as_public: [203.0.113.0/24]\nresolver: 192.0.2.53:53": "",
 		"":                           "",
 		"allow: ['@npm']":            "cannot find the set \"@npm\": there are @",
-		"allow: [http://x]":          "egress.yaml",
+		"allow: [https://x]":         "egress.yaml",
 		"secrets: {}":                "unknown field",
 		"treat_as_public: [0.0.0.0]": "is not a network",
 		"allow: [a.example.org]\n" + strings.Repeat("#", egressconf.MaxFile): "more than",
@@ -93,7 +93,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%s: %v", good, err)
 		}
 	}
-	for _, bad := range []string{"@npm", "@others", "", "http://x", "a b"} {
+	for _, bad := range []string{"@npm", "@others", "", "https://x", "a b", "ftp://x"} {
 		if w.Check(workspace.Reach{Allow: []string{bad}}, true) == nil || w.Check(workspace.Reach{Deny: []string{bad}}, true) == nil {
 			t.Errorf("%q is taken", bad)
 		}

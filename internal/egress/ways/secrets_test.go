@@ -211,7 +211,7 @@ func TestExplain(t *testing.T) {
 			t.Errorf("%s: %+v, %v", text, all, err)
 		}
 	}
-	for _, bad := range []string{"CONNECT https://a.example/", "GET http://a.example/", "GET https://a.example", "G T https://a.example/"} {
+	for _, bad := range []string{"CONNECT https://a.example/", "GET ftp://a.example/", "GET https://a.example", "G T https://a.example/"} {
 		if _, err := w.Explain(workspace.Reach{}, nil, []string{bad}); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%q: %v", bad, err)
 		}

@@ -128,6 +128,22 @@ func (w *Ways) Check(r workspace.Reach, inner bool) error {
 	return nil
 }
 
+// InsideTLS returns a rule, of these or of the host's, that is about requests inside TLS: a workspace with it has an
+// authority. "" if there is none.
+func (w *Ways) InsideTLS(r workspace.Reach) (rule string) {
+	conf := w.config()
+	own, err := conf.Read(egressconf.Texts{Allow: r.Allow, Ask: r.Ask, Approved: r.Approved, Deny: r.Deny})
+	if err != nil {
+		return "" // they are refused where they are used
+	}
+	for _, x := range slices.Concat(own, conf.Rules) {
+		if x.InsideTLS() {
+			return x.Text
+		}
+	}
+	return ""
+}
+
 // NoProfile stands for workspaces without a profile in the file of the host.
 const NoProfile = "default"
 

@@ -157,7 +157,7 @@ func TestOpenFails(t *testing.T) {
 	w.must(w.Change(t.Context(), one, []string{w.echo}, nil)) // as Open
 	c := w.reaches(one)
 	for _, f := range []func(context.Context, id.Workspace, []string, []string) error{w.Open, w.Change} {
-		if err := f(t.Context(), one, []string{"http://x"}, nil); !errdefs.IsInvalidArgument(err) {
+		if err := f(t.Context(), one, []string{"https://x"}, nil); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("rules that cannot be used: %v", err)
 		}
 	}

@@ -1,0 +1,616 @@
+package intercept_test
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/carrel-dev/carrel/internal/egress"
+	"github.com/carrel-dev/carrel/internal/netrule"
+)
+
+// ruled reads lines "allow GET api.example.org/v1/*".
+func ruled(t testing.TB, lines ...string) *netrule.Rules {
+	t.Helper()
+	var all []netrule.Rule
+	for _, line := range lines {
+		action, text, _ := strings.Cut(line, " ")
+		r, err := netrule.ParseRule(netrule.Action(action), text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, r)
+	}
+	r, err := netrule.New(all, netrule.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// newRuled is newPlace with these rules and without secrets.
+func newRuled(t testing.TB, lines ...string) *place {
+	t.Helper()
+	p := newPlace(t, nil)
+	p.server.SetRules(ruled(t, lines...))
+	return p
+}
+
+// refusals takes records until one is of an ended connection, which it returns too.
+func (p *place) refusals() (why []string, end egress.Connection) {
+	p.t.Helper()
+	for {
+		c := p.next()
+		if c.Refused == "" || c.Sent+c.Received > 0 {
+			return why, c
+		}
+		why = append(why, c.Refused)
+	}
+}
+
+// Each request is judged, and one that is refused says so, is recorded, and leaves the connection as it is.
+func TestRuledRequests(t *testing.T) {
+	const rule = "GET,HEAD api.example.org/v1/*"
+	for _, proto := range protos {
+		t.Run(proto, func(t *testing.T) {
+			p, host := newRuled(t, "allow "+rule, "deny api.example.org/v1/secret/*"), &seen{}
+			p.host("api.example.org:443", host)
+			c := p.client(proto)
+			ask := func(method, path string, h http.Header) (int, string, http.Header) {
+				t.Helper()
+				r, err := http.NewRequestWithContext(t.Context(), method, "https://api.example.org"+path, strings.NewReader("body of it"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				maps.Copy(r.Header, h)
+				res, err := c.Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer res.Body.Close()
+				b, _ := io.ReadAll(res.Body)
+				return res.StatusCode, string(b), res.Header
+			}
+			for _, test := range []struct {
+				method, path string
+				status       int
+				why          string
+			}{
+				{"GET", "/v1/models?x=../..", 200, ""},
+				{"POST", "/v1/models", 403, "egress: a POST to api.example.org:443 is not allowed: no rule allows it\n"},
+				{"GET", "/v2/models", 403, "egress: a GET to api.example.org:443 is not allowed: no rule allows it\n"},
+				{"GET", "/v1/Secret/x", 403, "a GET to api.example.org:443 is not allowed: the rule api.example.org/v1/secret/* denies it\n"},
+				{"PROPFIND", "/v1/models", 403, "egress: a request to api.example.org:443 is not allowed: no rule allows it\n"},
+				{"HEAD", "/v1/models", 200, ""},
+				{"GET", "/v1/b%20c", 200, ""},
+			} {
+				status, body, _ := ask(test.method, test.path, nil)
+				if status != test.status || !strings.Contains(body, test.why) || len(host.all) != map[bool]int{true: 1}[status == 200] {
+					t.Errorf("%s %s: %d %q; the host got %d", test.method, test.path, status, body, len(host.all))
+				}
+				if status == 200 {
+					if got, sent := host.only(t); got.RequestURI != test.path || sent != "body of it" {
+						t.Errorf("the host got %s", dump(got, sent))
+					}
+				}
+			}
+			if status, body, h := ask("POST", "/", http.Header{"Accept": {"application/json"}}); status != 403 ||
+				h.Get("Content-Type") != "application/json" || !strings.HasPrefix(body, `{"error":"egress: a POST to api.example.org:443 is`) {
+				t.Errorf("JSON: %d %q %q", status, body, h)
+			}
+			if p.dials() != 1 {
+				t.Errorf("%d connections to the host", p.dials())
+			}
+			c.CloseIdleConnections()
+			why, end := p.refusals()
+			slices.Sort(why)
+			if len(why) != 4 || !strings.HasPrefix(why[0], "a GET to api.example.org:443 is not allowed: no rule") || end.Rule != rule ||
+				end.Requests != 8 || end.Refused != "" {
+				t.Errorf("recorded %q and %+v", why, end)
+			}
+		})
+	}
+}
+
+// The same without a proxy.
+func TestRuledTransparent(t *testing.T) {
+	p, host := newRuled(t, "allow GET api.example.org/v1/*"), &seen{}
+	p.host("api.example.org:443", host)
+	raw, err := net.Dial("tcp", p.sock.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	c := tls.Client(raw, &tls.Config{RootCAs: p.trust, ServerName: "api.example.org", MinVersion: tls.VersionTLS12})
+	in := bufio.NewReader(c)
+	for path, want := range map[string]int{"/v1/x": 200, "/x": 403} {
+		fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: api.example.org\r\n\r\n", path)
+		res, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("%s: %d", path, res.StatusCode)
+		}
+	}
+	host.only(t)
+}
+
+// What could be another request to the host than to a rule is refused, and the host gets nothing of it.
+func TestRuledTricks(t *testing.T) {
+	p, host := newRuled(t, "allow GET,POST api.example.org/v1/*", "deny POST api.example.org/v1/x"), &seen{}
+	p.host("api.example.org:443", host)
+	p.host("other.example.org:443", host)
+	for _, head := range []string{
+		"GET /v1/../admin HTTP/1.1\r\n", "GET /v1/%2e%2e/admin HTTP/1.1\r\n", "GET /v1/..%2fadmin HTTP/1.1\r\n", "GET /v1/..;/admin HTTP/1.1\r\n",
+		"GET /v1/a;b HTTP/1.1\r\n", "GET /v1\\..\\admin HTTP/1.1\r\n", "GET /v1/%5c..%5cadmin HTTP/1.1\r\n", "GET //v1/a HTTP/1.1\r\n",
+		"GET /v1//a HTTP/1.1\r\n", "GET /v1/%252e%252e/admin HTTP/1.1\r\n", "GET /v1/a%00 HTTP/1.1\r\n", "GET /v1/a%3f/../ HTTP/1.1\r\n",
+		"GET /v1/%c0%ae%c0%ae/admin HTTP/1.1\r\n", "GET /V1/a HTTP/1.1\r\n", "GET /v1 HTTP/1.1\r\n", "get /v1/a HTTP/1.1\r\n",
+		"Get /v1/a HTTP/1.1\r\n", "POST /v1/X HTTP/1.1\r\n", "POST /v1/x/ HTTP/1.1\r\n", "POST /v1/x%2e HTTP/1.1\r\n",
+		"POST /v1/x%20 HTTP/1.1\r\n",
+		"GET /v1/a HTTP/1.1\r\nX-HTTP-Method-Override: DELETE\r\n", "POST /v1/a HTTP/1.1\r\nX_Method_Override: PUT\r\n",
+		"GET /v1/a?_method=DELETE HTTP/1.1\r\n", "GET /v1/a HTTP/1.1\r\nX-Original-URL: /admin\r\n",
+		"GET /v1/a HTTP/1.1\r\nX-Rewrite-URL: /admin\r\n",
+		"GET https://api.example.org/admin HTTP/1.1\r\n", "GET https://other.example.org/v1/a HTTP/1.1\r\n",
+		"GET http://api.example.org/v1/a HTTP/1.1\r\n",
+		"OPTIONS * HTTP/1.1\r\n", "CONNECT api.example.org:443 HTTP/1.1\r\n", "CONNECT /v1/a HTTP/1.1\r\n", "TRACE /v1/a HTTP/1.1\r\n",
+		"GET /v1/a HTTP/1.1\r\nUpgrade: websocket\r\nConnection: upgrade\r\n",
+		"GET /v1/a HTTP/1.1\r\nUpgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\n",
+		"GET /v1/a HTTP/1.1\r\nConnection: close, uPgrade\r\n", "GET /v1/a HTTP/1.1\r\nUpgrade: TLS/1.0\r\n",
+	} {
+		c := p.secure("api.example.org:443", "http/1.1")
+		fmt.Fprintf(c, "%sHost: api.example.org\r\nConnection: close\r\n\r\n", head)
+		b, err := io.ReadAll(c)
+		if err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 4") || len(host.all) > 0 {
+			t.Errorf("%q: %q, %v; the host got %d", head, b, err, len(host.all))
+		}
+		c.Close()
+	}
+	// The last segment of what is denied is told from a longer one.
+	c := p.secure("api.example.org:443", "http/1.1")
+	fmt.Fprint(c, "POST /v1/xy HTTP/1.1\r\nHost: api.example.org\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+	if b, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 200") {
+		t.Errorf("an honest request: %q, %v", b, err)
+	}
+}
+
+// Where all but some paths is allowed, a path that could be one of those is refused too.
+func TestRuledDenials(t *testing.T) {
+	p, host := newRuled(t, "allow api.example.org", "deny api.example.org/admin/*", "deny DELETE api.example.org"), &seen{}
+	p.host("api.example.org:443", host)
+	for _, test := range []struct {
+		head string
+		ok   bool
+	}{
+		{"GET /v1/../admin HTTP/1.1\r\n", false},
+		{"GET /%2e/admin HTTP/1.1\r\n", false},
+		{"GET //admin/x HTTP/1.1\r\n", false},
+		{"GET /x;/admin HTTP/1.1\r\n", false},
+		{"GET /ADMIN/x HTTP/1.1\r\n", false},
+		{"GET /%61dmin/x HTTP/1.1\r\n", false},
+		{"GET /%2561dmin/x HTTP/1.1\r\n", false},
+		{"GET /x\\admin HTTP/1.1\r\n", false},
+		{"OPTIONS * HTTP/1.1\r\n", false},
+		{"GET /x HTTP/1.1\r\nX-Original-URI: /admin/x\r\n", false},
+		{"delete /x HTTP/1.1\r\n", false},
+		{"Delete /x HTTP/1.1\r\n", false},
+		{"POST /x HTTP/1.1\r\nX-HTTP-Method: DELETE\r\n", false},
+		{"POST /x?a&_METHOD=DELETE HTTP/1.1\r\n", false},
+		{"GET /administrator HTTP/1.1\r\n", true},
+		{"GET /x/admin HTTP/1.1\r\n", true},
+		{"PURGE /x?../admin HTTP/1.1\r\n", true},
+	} {
+		c := p.secure("api.example.org:443", "http/1.1")
+		fmt.Fprintf(c, "%sHost: api.example.org\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", test.head)
+		b, err := io.ReadAll(c)
+		if got := strings.HasPrefix(string(b), "HTTP/1.1 200"); err != nil || got != test.ok || got != (len(host.all) == 1) {
+			t.Errorf("%q: %q, %v; the host got %d", test.head, b, err, len(host.all))
+		}
+		if test.ok {
+			host.only(t)
+		}
+		c.Close()
+	}
+}
+
+// With HTTP/2, where the parts of a request are fields.
+func TestRuledHTTP2(t *testing.T) {
+	p, host := newRuled(t, "allow GET api.example.org/v1/*"), &seen{}
+	p.host("api.example.org:443", host)
+	ask := func(fields ...string) string {
+		t.Helper()
+		c := p.secure("api.example.org:443", "h2")
+		defer c.Close()
+		fmt.Fprint(c, http2.ClientPreface)
+		f := http2.NewFramer(c, c)
+		_ = f.WriteSettings()
+		var block bytes.Buffer
+		e := hpack.NewEncoder(&block)
+		for i := 0; i < len(fields); i += 2 {
+			_ = e.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]})
+		}
+		_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true})
+		f.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+		for {
+			frame, err := f.ReadFrame()
+			if err != nil {
+				return err.Error()
+			}
+			switch frame := frame.(type) {
+			case *http2.MetaHeadersFrame:
+				return frame.PseudoValue("status")
+			case *http2.RSTStreamFrame:
+				return frame.ErrCode.String()
+			case *http2.GoAwayFrame:
+				return frame.ErrCode.String()
+			}
+		}
+	}
+	with := func(method, path string, more ...string) []string {
+		return append([]string{":method", method, ":scheme", "https", ":path", path, ":authority", "api.example.org"}, more...)
+	}
+	for _, fields := range [][]string{
+		with("POST", "/v1/a"), with("GET", "/v1/../admin"), with("GET", "/v1/%2e%2e/admin"), with("GET", "//v1/a"), with("GET", "/v1/a/..;/"),
+		with("GET", "/v1/a", ":path", "/admin"), with("GET", "/v1/a", ":method", "POST"), with("get", "/v1/a"), with("GET", "v1/a"),
+		with("GET", "*"),
+		with("GET", "/v1/a", "x-http-method-override", "PUT"), with("GET", "/v1/a", "x-original-url", "/admin"),
+		with("GET", "https://api.example.org/admin"), with("GET", "https://other.example.org/v1/a"), with("GET", "/v1/a", "upgrade",
+			"websocket", "connection", "upgrade"),
+		{":method", "CONNECT", ":authority", "api.example.org:443"},
+		with("CONNECT", "/v1/a", ":protocol", "websocket"),
+		with("GET", "/v1/a", "host", "other.example.org"), with("GET /v1/a HTTP/1.1\r\nX: ", "/v1/a"), with("GET", "/v1/a HTTP/1.1\r\nHost: x"),
+	} {
+		if got := ask(fields...); got == "200" || strings.HasPrefix(got, "5") || len(host.all) > 0 {
+			t.Errorf("%q: %s, the host got %d", fields, got, len(host.all))
+		}
+	}
+	if got := ask(with("GET", "/v1/a")...); got != "200" {
+		t.Errorf("an honest request: %s", got)
+	}
+	host.only(t)
+}
+
+// A second request cannot be hidden in the first, and one that is refused does not stop those that follow.
+func TestRuledPipelined(t *testing.T) {
+	p := newRuled(t, "allow POST api.example.org/v1/*")
+	var mu sync.Mutex
+	var got bytes.Buffer
+	p.rawHost("api.example.org:443", func(c net.Conn) {
+		for in := bufio.NewReader(io.TeeReader(c, lockedWriter{&mu, &got})); ; {
+			r, err := http.ReadRequest(in)
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(io.Discard, r.Body)
+			fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+		}
+	})
+	const first, hidden = "POST /v1/a HTTP/1.1\r\nHost: api.example.org\r\n", "DELETE /hidden HTTP/1.1\r\nHost: api.example.org\r\n\r\n"
+	const last = "POST /v1/last HTTP/1.1\r\nHost: api.example.org\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+	length := fmt.Sprintf("Content-Length: %d\r\n", len(hidden))
+	for raw, want := range map[string]string{
+		first + "Content-Length: 0\r\n\r\n" + hidden + last:                                       "200 403 200",
+		first + length + "\r\n" + hidden + last:                                                   "200 200",
+		first + "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + hidden + last:                     "200 403 200",
+		"POST /no HTTP/1.1\r\nHost: api.example.org\r\n" + length + "\r\n" + hidden + last:        "403 200",
+		first + length + "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + hidden + last:            "",
+		first + "Content-Length: 0\r\nContent-Length: 60\r\n\r\n" + hidden + last:                 "400",
+		first + "X-A: b\r\n continued\r\nContent-Length: 0\r\n\r\n" + hidden + last:               "",
+		first + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + hidden + last:                    "501",
+		first + "Upgrade: websocket\r\nConnection: upgrade\r\n" + length + "\r\n" + hidden + last: "403 200",
+	} {
+		mu.Lock()
+		got.Reset()
+		mu.Unlock()
+		c := p.secure("api.example.org:443", "http/1.1")
+		go func() { _, _ = io.WriteString(c, raw) }()
+		in, status := bufio.NewReader(c), []string{}
+		for {
+			res, err := http.ReadResponse(in, nil)
+			if err != nil {
+				break
+			}
+			_, _ = io.Copy(io.Discard, res.Body)
+			res.Body.Close()
+			status = append(status, fmt.Sprint(res.StatusCode))
+		}
+		c.Close()
+		mu.Lock()
+		sent := got.String()
+		mu.Unlock()
+		body := strings.ReplaceAll(sent, "\r\n\r\n"+hidden, "") // as a body of the length that it was sent with
+		if strings.Contains(body, "DELETE /hidden") || want != "" && strings.Join(status, " ") != want {
+			t.Errorf("%q: %q, and the host got %q", raw, status, sent)
+		}
+	}
+}
+
+// What is not HTTP inside TLS reaches nobody.
+func TestRuledNotHTTP(t *testing.T) {
+	p := newRuled(t, "allow GET api.example.org/v1/*")
+	got := make(chan string, 10)
+	p.rawHost("api.example.org:443", func(c net.Conn) {
+		fmt.Fprint(c, "220 mail.example.org\r\n")
+		b, _ := io.ReadAll(c)
+		got <- string(b)
+	})
+	c := p.secure("api.example.org:443")
+	fmt.Fprint(c, "EHLO there\r\nMAIL FROM: <me>\r\n\r\n")
+	if b, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 400") || strings.Contains(string(b), "mail") {
+		t.Errorf("%q, %v", b, err)
+	}
+	c.Close()
+	if b := wait(t, got, "end"); b != "" {
+		t.Errorf("the host got %q", b)
+	}
+	raw := tls.Client(p.connect("api.example.org:443"), &tls.Config{
+		RootCAs: p.trust, ServerName: "api.example.org",
+		NextProtos: []string{"imap"},
+	})
+	if err := raw.HandshakeContext(t.Context()); err == nil {
+		t.Error("another protocol was agreed upon")
+	}
+	raw.Close()
+	for n, first := range []string{
+		"SSH-2.0-x\r\n", http2.ClientPreface, "\x80\x2e\x01\x03\x01\x00",
+		"PROXY TCP4 1.2.3.4 1.2.3.4 1 2\r\n", "\x00",
+	} {
+		c := p.connect("api.example.org:443")
+		fmt.Fprint(c, first)
+		if b, err := io.ReadAll(c); err == nil && len(b) > 0 {
+			t.Errorf("%q: %q", first, b)
+		}
+		for n == 0 { // those that follow are counted
+			if r := p.next(); strings.Contains(r.Refused, "what was sent is neither HTTP nor TLS") {
+				break
+			}
+		}
+		c.Close()
+	}
+}
+
+// Upgrades take a rule that allows the whole host, and end with it; nothing that follows one is taken for a request.
+func TestRuledUpgrade(t *testing.T) {
+	p := newRuled(t, "allow api.example.org", "deny DELETE api.example.org")
+	p.host("api.example.org:443", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, both, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Errorf("no upgrade: %v", err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprintf(both, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", r.Header.Get("Upgrade"))
+		both.Flush()
+		_, _ = io.Copy(conn, both)
+	}))
+	open := func(what string) (net.Conn, *bufio.Reader, int) {
+		t.Helper()
+		c := p.secure("api.example.org:443", "http/1.1")
+		fmt.Fprintf(c, "GET /ws HTTP/1.1\r\nHost: api.example.org\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", what)
+		in := bufio.NewReader(c)
+		res, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.StatusCode != 101 {
+			res.Body.Close()
+		}
+		return c, in, res.StatusCode
+	}
+	for _, what := range []string{"h2c", "websocket, h2c", "TLS/1.3"} {
+		if c, _, status := open(what); status != 403 {
+			t.Errorf("%s: %d", what, status)
+		} else {
+			c.Close()
+		}
+	}
+	c, in, status := open("websocket")
+	defer c.Close()
+	fmt.Fprint(c, "DELETE / HTTP/1.1\r\n")
+	echo := make([]byte, 19)
+	if _, err := io.ReadFull(in, echo); status != 101 || err != nil || string(echo) != "DELETE / HTTP/1.1\r\n" {
+		t.Fatalf("%d %q %v", status, echo, err)
+	}
+	p.server.SetRules(ruled(t, "allow GET api.example.org"))
+	fmt.Fprint(c, "more")
+	if b, err := io.ReadAll(in); err == nil && len(b) > 0 {
+		t.Errorf("it goes on: %q", b)
+	}
+	for {
+		r := p.next()
+		if r.Sent > 0 && strings.Contains(r.Refused,
+			"the rules have changed: a GET to api.example.org:443 is not allowed: it asks for another protocol") {
+			break
+		}
+	}
+	if c, _, status := open("websocket"); status != 403 {
+		t.Errorf("without the whole host: %d", status)
+	} else {
+		c.Close()
+	}
+}
+
+// When SetRules returns, no byte of a request that is not allowed any more arrives; a connection without one goes on.
+func TestRuledChange(t *testing.T) {
+	for _, proto := range protos {
+		t.Run(proto, func(t *testing.T) {
+			p := newRuled(t, "allow api.example.org/*")
+			begun, go_ := make(chan struct{}, 9), make(chan struct{})
+			p.host("api.example.org:443", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				fmt.Fprint(w, "begun")
+				_ = http.NewResponseController(w).Flush()
+				if r.URL.Path != "/v1/quick" {
+					begun <- struct{}{}
+					select {
+					case <-go_:
+					case <-r.Context().Done():
+					}
+				}
+				fmt.Fprint(w, "AFTER")
+			}))
+			defer close(go_)
+			c := p.client(proto)
+			stream := func(path string) io.Reader {
+				r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://api.example.org"+path, nil)
+				res, err := c.Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { res.Body.Close() })
+				wait(t, begun, "request")
+				if _, err := io.ReadFull(res.Body, make([]byte, 5)); err != nil {
+					t.Fatal(err)
+				}
+				return res.Body
+			}
+			// A connection that is idle, or has a request that is still allowed, goes on.
+			kept := stream("/v1/slow")
+			p.server.SetRules(ruled(t, "allow GET api.example.org/v1/*"))
+			if status, body := get(t, c, "https://api.example.org/v1/quick", nil); status != 200 || body != "begunAFTER" {
+				t.Errorf("%d %q", status, body)
+			}
+			if status, _ := get(t, c, "https://api.example.org/x", nil); status != 403 {
+				t.Errorf("by the earlier rules: %d", status)
+			}
+			go_ <- struct{}{}
+			if b, err := io.ReadAll(kept); err != nil || string(b) != "AFTER" {
+				t.Errorf("one that is still allowed: %q, %v", b, err)
+			}
+			gone := stream("/v1/slow")
+			p.server.SetRules(ruled(t, "allow GET api.example.org/v1/quick"))
+			select {
+			case go_ <- struct{}{}:
+			case <-time.After(100 * time.Millisecond): // the host knows already
+			}
+			if b, err := io.ReadAll(gone); err == nil || len(b) > 0 {
+				t.Errorf("one that is not: %q, %v", b, err)
+			}
+			for {
+				if r := p.next(); r.Received > 0 && strings.Contains(r.Refused, "the rules have changed: a GET to api.example.org:443 is not allowed") {
+					break
+				}
+			}
+		})
+	}
+}
+
+// A tunnel that is copied is cut when rules come to be about its requests, and the next connection is read.
+func TestRuledTunnelIsCut(t *testing.T) {
+	p, host := newRuled(t, "allow api.example.org"), &seen{}
+	p.host("api.example.org:443", host)
+	open := p.secure("api.example.org:443", "http/1.1")
+	silent := p.connect("api.example.org:443")
+	fmt.Fprint(open, "GET /x HTTP/1.1\r\nHost: api.example.org\r\n\r\n")
+	in := bufio.NewReader(open)
+	res, err := http.ReadResponse(in, nil)
+	if err != nil || res.StatusCode != 200 {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, res.Body)
+	res.Body.Close()
+	if name := open.ConnectionState().PeerCertificates[0].Issuer.CommonName; !strings.Contains(name, "public") {
+		t.Fatalf("it is intercepted already, by %s", name)
+	}
+	host.only(t)
+	for _, lines := range [][]string{{"allow api.example.org", "deny DELETE api.example.org"}} {
+		p.server.SetRules(ruled(t, lines...))
+		fmt.Fprint(open, "DELETE /x HTTP/1.1\r\nHost: api.example.org\r\n\r\n")
+		if b, err := io.ReadAll(in); len(b) > 0 {
+			t.Errorf("%q, %v", b, err)
+		}
+		fmt.Fprint(silent, "SSH-2.0-x\r\n") // it is cut, or held and judged now
+		if b, err := io.ReadAll(silent); len(b) > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("one that has said nothing: %q, %v", b, err)
+		}
+	}
+	if len(host.all) > 0 {
+		t.Errorf("the host got %d", len(host.all))
+	}
+	if status, _ := get(t, p.client("http/1.1"), "https://api.example.org/x", nil); status != 200 {
+		t.Errorf("the next one: %d", status)
+	}
+	host.only(t)
+}
+
+// Without an authority, nothing inside TLS can be judged, and so nothing is let through.
+func TestRuledWithoutAuthority(t *testing.T) {
+	p, host := newRuled(t, "allow api.example.org", "deny DELETE api.example.org"), &seen{}
+	p.host("api.example.org:443", host)
+	p.server.SetIntercept(nil)
+	c := tls.Client(p.connect("api.example.org:443"), &tls.Config{
+		RootCAs: p.trust, ServerName: "api.example.org",
+		MinVersion: tls.VersionTLS12,
+	})
+	defer c.Close()
+	if err := c.HandshakeContext(t.Context()); err == nil || len(host.all) > 0 {
+		t.Errorf("%v; the host got %d", err, len(host.all))
+	}
+	if r := p.next(); !strings.Contains(r.Refused, "was started without an authority") || !strings.Contains(r.Refused, "stop the workspace") {
+		t.Errorf("recorded %+v", r)
+	}
+}
+
+// A protocol alone: TLS to another server, without a name, or no TLS is refused; the connection is not intercepted.
+func TestRuledProtocol(t *testing.T) {
+	p, host := newRuled(t, "allow tls://api.example.org", "allow tls://other.example.org"), &seen{}
+	p.host("api.example.org:443", host)
+	p.host("other.example.org:443", host)
+	c := p.secure("api.example.org:443", "http/1.1")
+	if name := c.ConnectionState().PeerCertificates[0].Issuer.CommonName; !strings.Contains(name, "public") {
+		t.Errorf("it is intercepted by %s", name)
+	}
+	fmt.Fprint(c, "DELETE /any HTTP/1.1\r\nHost: api.example.org\r\nConnection: close\r\n\r\n")
+	if b, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 200") {
+		t.Errorf("%q, %v", b, err)
+	}
+	host.only(t)
+	for _, name := range []string{"other.example.org", ""} {
+		c := tls.Client(p.connect("api.example.org:443"), &tls.Config{ServerName: name, InsecureSkipVerify: true, MinVersion: tls.VersionTLS12})
+		if err := c.HandshakeContext(t.Context()); err == nil {
+			t.Errorf("the server name %q passes", name)
+		}
+		c.Close()
+	}
+	for _, first := range []string{"GET / HTTP/1.1\r\nHost: api.example.org\r\n\r\n", "SSH-2.0-x\r\n"} {
+		c := p.connect("api.example.org:443")
+		fmt.Fprint(c, first)
+		if b, err := io.ReadAll(c); err == nil && strings.Contains(string(b), "200 OK") || len(host.all) > 0 {
+			t.Errorf("%q: %q", first, b)
+		}
+	}
+}
+
+// A secret and rules for one host: the request is judged, and gets the secret.
+func TestRuledSecret(t *testing.T) {
+	p, host := newPlace(t, nil, secret(t, "api.example.org")), &seen{}
+	p.server.SetRules(ruled(t, "allow POST api.example.org/v1/*"))
+	p.host("api.example.org:443", host)
+	c := p.client("h2")
+	for path, want := range map[string]int{"/v1/x": 200, "/x": 403} {
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://api.example.org"+path, nil)
+		r.Header.Set("X-Key", placeholder)
+		if status, body, err := do(c, r); status != want || err != nil || strings.Contains(body, value) {
+			t.Errorf("%s: %d %q %v", path, status, body, err)
+		}
+	}
+	if got, _ := host.only(t); got.Header.Get("X-Key") != value {
+		t.Errorf("the host got %s", dump(got, ""))
+	}
+}
