@@ -4,10 +4,11 @@ package rootless_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,22 +16,45 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// mcpClient starts carrel mcp with arguments and speaks to it, until the test ends.
-func (u *user) mcpClient(o *sdk.ClientOptions, args ...string) (*sdk.ClientSession, *exec.Cmd) {
+// mcpProcess is carrel mcp with a client.
+type mcpProcess struct {
+	*sdk.ClientSession
+	stdin io.WriteCloser
+	cmd   *exec.Cmd
+}
+
+// mcp starts carrel mcp with arguments and speaks to it, until the test ends.
+func (u *user) mcp(o *sdk.ClientOptions, args ...string) *mcpProcess {
 	u.t.Helper()
 	c := u.own(append([]string{"mcp"}, args...)...)
 	c.Stderr = os.Stderr
+	in, err := c.StdinPipe()
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		u.t.Fatal(err)
+	}
+	u.t.Cleanup(func() {
+		in.Close()
+		if err := c.Wait(); err != nil && !strings.Contains(err.Error(), "killed") && !errors.Is(err, context.Canceled) {
+			u.t.Errorf("carrel mcp: %v", err)
+		}
+	})
 	s, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, o).Connect(u.t.Context(),
-		&sdk.CommandTransport{Command: c, TerminateDuration: 10 * time.Second}, &sdk.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+		&sdk.IOTransport{Reader: out, Writer: in}, &sdk.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
 	if err != nil {
 		u.t.Fatalf("carrel mcp %v: %v\n%s", args, err, u.log())
 	}
-	u.t.Cleanup(func() { s.Close() })
-	return s, c
+	return &mcpProcess{s, in, c}
 }
 
 // tool calls a tool.
-func tool(t *testing.T, s *sdk.ClientSession, name string, args map[string]any) (text string, failed bool) {
+func tool(t *testing.T, s *mcpProcess, name string, args map[string]any) (text string, failed bool) {
 	t.Helper()
 	r, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: name, Arguments: args})
 	if err != nil {
@@ -51,7 +75,7 @@ func TestMCP(t *testing.T) {
 	u := newOwner(t)
 	u.must("create", "demo")
 	u.must("create", "other")
-	s, _ := u.mcpClient(nil, "demo")
+	s := u.mcp(nil, "demo")
 	want := func(text, name string, args arguments) {
 		t.Helper()
 		if got, failed := tool(t, s, name, args); failed || !strings.Contains(got, text) {
@@ -94,17 +118,17 @@ func TestMCP(t *testing.T) {
 func TestMCPClientGone(t *testing.T) {
 	u := newOwner(t)
 	u.must("create", "demo")
-	other, _ := u.mcpClient(nil, "demo")
+	other := u.mcp(nil, "demo")
 	for _, end := range []struct {
 		name string
-		end  func(s *sdk.ClientSession, c *exec.Cmd, cancel context.CancelFunc)
+		end  func(s *mcpProcess, cancel context.CancelFunc)
 	}{
-		{"cancelled", func(_ *sdk.ClientSession, _ *exec.Cmd, cancel context.CancelFunc) { cancel() }},
-		{"closed", func(s *sdk.ClientSession, _ *exec.Cmd, _ context.CancelFunc) { s.Close() }},
-		{"killed", func(_ *sdk.ClientSession, c *exec.Cmd, _ context.CancelFunc) { _ = c.Process.Kill() }},
+		{"cancelled", func(_ *mcpProcess, cancel context.CancelFunc) { cancel() }},
+		{"closed", func(s *mcpProcess, _ context.CancelFunc) { s.stdin.Close() }},
+		{"killed", func(s *mcpProcess, _ context.CancelFunc) { _ = s.cmd.Process.Kill() }},
 	} {
 		t.Run(end.name, func(t *testing.T) {
-			s, c := u.mcpClient(nil, "demo")
+			s := u.mcp(nil, "demo")
 			detached, _ := tool(t, s, "exec", arguments{"command": "sleep 3000", "detach": true})
 			id := strings.TrimSuffix(strings.Fields(detached)[2], ";")
 			ctx, cancel := context.WithCancel(t.Context())
@@ -124,7 +148,7 @@ func TestMCPClientGone(t *testing.T) {
 					t.Fatal("the command did not start")
 				}
 			}
-			end.end(s, c, cancel)
+			end.end(s, cancel)
 			<-ended
 			late := time.After(30 * time.Second)
 			for strings.Contains(list(), mark) {
@@ -154,30 +178,30 @@ func TestMCPClientGone(t *testing.T) {
 // A question is answered by a person elsewhere, and the call runs then, once. Accepting an elicitation is no answer.
 func TestMCPApproval(t *testing.T) {
 	u := newOwner(t)
-	rules := "  - {id: test.ask, level: CONFIRM, risk_score: 50, reason: a test asks, capabilities: [], match: {command: [asked]}}\n"
-	u.sh("cat >> .config/carrel/policy.yaml <<'E'\n" + rules + "E")
+	rules := "version: 1\nrules:\n  - {id: test.ask, level: CONFIRM, risk_score: 50, reason: a test asks, capabilities: [], match: {command: [factor]}}\n"
+	u.sh("cat > .config/carrel/policy.yaml <<'E'\n" + rules + "E")
 	u.must("create", "demo")
-	u.must("exec", "demo", "--", "sh", "-c",
-		"mkdir -p bin; printf '#!/bin/sh\\necho ran >> ran; echo it ran\\n' > bin/asked; chmod +x bin/asked")
 	shown := make(chan string, 4)
-	s, _ := u.mcpClient(&sdk.ClientOptions{
+	s := u.mcp(&sdk.ClientOptions{
 		ElicitationHandler: func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
 			shown <- r.Params.Message
 			return &sdk.ElicitResult{Action: "accept", Content: map[string]any{}}, nil
 		},
 	}, "demo")
-	plain, _ := u.mcpClient(nil, "demo")
-	home := u.must("inspect", "-o", "json", "demo")
-	_, inside, _ := strings.Cut(home, `"inside_home": "`)
-	inside, _, _ = strings.Cut(inside, `"`)
-	command := arguments{"argv": []string{filepath.Join(inside, "bin/asked")}}
+	plain := u.mcp(nil, "demo")
+	command := arguments{"command": "factor 91 >> ran; echo it ran"}
 
 	done := make(chan string, 1)
 	go func() {
 		got, _ := tool(t, s, "exec", command)
 		done <- got
 	}()
-	text := <-shown
+	var text string
+	select {
+	case text = <-shown:
+	case got := <-done:
+		t.Fatalf("nobody was asked: %s\n%s", got, u.must("policy", "explain", "--workspace", "demo", "factor 91"))
+	}
 	_, id, _ := strings.Cut(text, "carrel approvals show ")
 	id, _, _ = strings.Cut(id, "\n")
 	if r := u.carrel("exec", "demo", "--", "cat", "ran"); r.code == 0 {
@@ -201,7 +225,7 @@ func TestMCPApproval(t *testing.T) {
 	if got, failed := tool(t, plain, "wait_approval", arguments{"approval": id}); !failed {
 		t.Errorf("twice: %s", got)
 	}
-	if got := u.must("exec", "demo", "--", "cat", "ran"); got != "ran\nran" {
+	if got := u.must("exec", "demo", "--", "cat", "ran"); got != "91: 7 13\n91: 7 13" {
 		t.Errorf("it ran: %q", got)
 	}
 }
