@@ -263,7 +263,7 @@ func TestMCPAgents(t *testing.T) {
 			},
 			func(model string) []string {
 				return []string{
-					"exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "-c", `model_provider="t"`, "-c",
+					"exec", "-m", "gpt-5", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "-c", `model_provider="t"`, "-c",
 					fmt.Sprintf(`model_providers.t={name="t",base_url="%s/v1",env_key="OPENAI_API_KEY",wire_api="responses"}`, model), "hello",
 				}
 			},
