@@ -48,7 +48,7 @@ made with a new token if there is none. All clients act as you, or as your carre
 --print-config prints the line that tells an agent of it, with this WORKSPACE and carrel.`,
 		Example: `  carrel mcp --print-config claude demo
   carrel --token-file ~/.agent-token mcp demo
-  carrel mcp --listen 127.0.0.1:7450 --client-token-file ~/.carrel-mcp-token demo`,
+  carrel mcp --listen 127.0.0.1:7450 --client-token-file ~/.mcp-token demo`,
 		Args:              between(nil, "WORKSPACE"),
 		ValidArgsFunction: onlyFirst(a.completeWorkspaces()),
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -445,4 +446,36 @@ func TestTooManyCalls(t *testing.T) {
 	all.Wait()
 	until(t, other, "list_commands", args{}, func(text string) bool { return !strings.Contains(text, "sleep 1004") })
 	works(t, c, "exec", args{"command": "echo again"}, "again")
+}
+
+// docs/mcp.md has every tool and no other.
+func TestDocument(t *testing.T) {
+	b, err := os.ReadFile("../../docs/mcp.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(b), "\n## Tools\n")
+	text, _, _ = strings.Cut(text, "\n## ")
+	listed := map[string]bool{}
+	for row := range strings.Lines(text) {
+		first, _, _ := strings.Cut(strings.TrimPrefix(row, "|"), "|")
+		for i, word := range strings.Split(first, "`") {
+			if i%2 == 1 {
+				listed[word] = true
+			}
+		}
+	}
+	list, err := client(t, desk(t, &apitest.Gate{}, ""), old, nil).ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range list.Tools {
+		if !listed[x.Name] {
+			t.Errorf("docs/mcp.md does not have the tool %s", x.Name)
+		}
+		delete(listed, x.Name)
+	}
+	if len(listed) > 0 {
+		t.Errorf("docs/mcp.md has what is no tool: %v", listed)
+	}
 }
