@@ -24,10 +24,14 @@ func TestMCPSetup(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"mcp --print-config claude demo", "claude mcp add carrel -- carrel mcp demo\n"},
 		{"mcp --print-config claude", "claude mcp add carrel -- carrel mcp\n"},
-		{"mcp --print-config codex --host unix:///run/a.sock --token-file " + file + " demo",
-			"codex mcp add carrel -- carrel --host unix:///run/a.sock --token-file " + file + " mcp demo\n"},
-		{"mcp --print-config opencode --rootless demo",
-			`{"mcp":{"carrel":{"command":["carrel","--rootless","mcp","demo"],"enabled":true,"type":"local"}}}` + "\n"},
+		{
+			"mcp --print-config codex --host unix:///run/a.sock --token-file " + file + " demo",
+			"codex mcp add carrel -- carrel --host unix:///run/a.sock --token-file " + file + " mcp demo\n",
+		},
+		{
+			"mcp --print-config opencode --rootless demo",
+			`{"mcp":{"carrel":{"command":["carrel","--rootless","mcp","demo"],"enabled":true,"type":"local"}}}` + "\n",
+		},
 		{"mcp --print-config cursor -- -100", `{"mcpServers":{"carrel":{"args":["mcp","--","-100"],"command":"carrel"}}}` + "\n"},
 	} {
 		r := run(t, "", words(c.args)...)

@@ -174,9 +174,9 @@ func (c *call) start(ctx context.Context, s carrel.Spec) (*carrel.Command, error
 
 // ending is how a command ended, for a model.
 func ending(s carrel.Status) string {
-	text := fmt.Sprintf("exit code %d", s.Code)
+	parts := []string{fmt.Sprintf("exit code %d", s.Code)}
 	if s.Signal != 0 {
-		text += fmt.Sprintf(" (signal %d)", s.Signal)
+		parts[0] += fmt.Sprintf(" (signal %d)", s.Signal)
 	}
 	for _, x := range []struct {
 		is   bool
@@ -187,13 +187,13 @@ func ending(s carrel.Status) string {
 		{s.Stuck > 0, "some of its processes wait in the kernel and did not end"},
 	} {
 		if x.is {
-			text += "; " + x.text
+			parts = append(parts, x.text)
 		}
 	}
 	if d := s.Ended.Sub(s.Started); d > 0 {
-		text += fmt.Sprintf("; %v", d.Round(time.Millisecond))
+		parts = append(parts, d.Round(time.Millisecond).String())
 	}
-	return text
+	return strings.Join(parts, "; ")
 }
 
 // shown is the answer of a command that has ended. How it ended stands first, where output cannot imitate it.

@@ -2,6 +2,7 @@ package mcp_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"strings"
@@ -28,7 +29,7 @@ func web(t *testing.T, s *mcp.Server) (address string) {
 	go func() { served <- s.Serve(ctx, l, mcp.HTTPOptions{Token: secret}) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-served; err != context.Canceled {
+		if err := <-served; !errors.Is(err, context.Canceled) {
 			t.Errorf("served: %v", err)
 		}
 	})
@@ -82,8 +83,8 @@ func TestHTTP(t *testing.T) {
 	until(t, other, "list_commands", args{}, func(text string) bool { return !strings.Contains(text, "sleep 2001") })
 }
 
-// post sends one request by hand. The response is closed by the test's end.
-func post(t *testing.T, address, body string, header ...string) *http.Response {
+// post sends one request by hand, and returns the code and the headers of the response.
+func post(t *testing.T, address, body string, header ...string) (int, http.Header) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address, strings.NewReader(body))
 	if err != nil {
@@ -103,8 +104,9 @@ func post(t *testing.T, address, body string, header ...string) *http.Response {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { res.Body.Close(); tr.CloseIdleConnections() })
-	return res
+	defer tr.CloseIdleConnections()
+	defer res.Body.Close()
+	return res.StatusCode, res.Header
 }
 
 const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},` +
@@ -114,7 +116,8 @@ const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"pro
 func TestHTTPClientGone(t *testing.T) {
 	g := &apitest.Gate{}
 	address := web(t, desk(t, g, "demo"))
-	id := post(t, address, initialize).Header.Get("Mcp-Session-Id")
+	_, header := post(t, address, initialize)
+	id := header.Get("Mcp-Session-Id")
 	post(t, address, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, "Mcp-Session-Id", id)
 	ctx, cancel := context.WithCancel(t.Context())
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, address,
@@ -196,12 +199,12 @@ func TestHTTPRefuses(t *testing.T) {
 		{"a name that was rebound, and its page", []string{"Host", "evil.example", "Origin", "http://evil.example"}, 403},
 		{"a page of this host", []string{"Host", "localhost:80", "Origin", "http://localhost:80"}, 200},
 	} {
-		if res := post(t, address, initialize, x.header...); res.StatusCode != x.code {
-			t.Errorf("%s: %s", x.name, res.Status)
+		if code, _ := post(t, address, initialize, x.header...); code != x.code {
+			t.Errorf("%s: %d", x.name, code)
 		}
 	}
-	if res := post(t, address, strings.Repeat(" ", mcp.MaxLine+1)); res.StatusCode != http.StatusRequestEntityTooLarge {
-		t.Errorf("a long body: %s", res.Status)
+	if code, _ := post(t, address, strings.Repeat(" ", mcp.MaxLine+1)); code != http.StatusRequestEntityTooLarge {
+		t.Errorf("a long body: %d", code)
 	}
 	for _, method := range []string{http.MethodGet, http.MethodDelete} {
 		r, err := http.NewRequestWithContext(t.Context(), method, address, nil)
@@ -236,8 +239,8 @@ func TestHTTPSessions(t *testing.T) {
 		calls.Go(func() { works(t, c, "exec", args{"command": "echo many"}, "many") })
 	}
 	calls.Wait()
-	if res := post(t, address, initialize); res.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("one more: %s", res.Status)
+	if code, _ := post(t, address, initialize); code != http.StatusServiceUnavailable {
+		t.Errorf("one more: %d", code)
 	}
 	all[0].Close()
 	c, err := visitor(t, address)

@@ -174,12 +174,14 @@ func (s *Server) Run(ctx context.Context, r io.ReadCloser, w io.WriteCloser) err
 	case err = <-ended:
 	case <-ctx.Done():
 		// The calls end by themselves now. A reader that does not end when it is closed is left.
+		closed := make(chan struct{})
 		go func() {
+			defer close(closed)
 			_ = r.Close()
 			_ = x.Close()
 		}()
 		select {
-		case <-ended:
+		case <-closed:
 		case <-time.After(endWithin):
 		}
 		return context.Cause(ctx)

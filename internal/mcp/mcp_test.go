@@ -213,11 +213,10 @@ func TestOutputBomb(t *testing.T) {
 	if len(text) > 20<<10 || !strings.Contains(text, "stdout:\n1\n2\n") || !strings.Contains(text, "\n999999\n1000000\nend\n") {
 		t.Errorf("%d bytes: %.200s", len(text), text)
 	}
-	at := strings.Index(text, "link ")
-	if at < 0 {
+	_, address, ok := strings.Cut(text, "link ")
+	if !ok {
 		t.Fatalf("no link: %.300s", text)
 	}
-	address := strings.TrimSpace(text[at+5:])
 	var read string
 	for _, query := range []string{"&offset=10&length=20", "&offset=200000", "&offset=99999999999"} {
 		r, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: address + query})
