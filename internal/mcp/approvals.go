@@ -50,8 +50,11 @@ func (c *call) ask(ctx context.Context, id, name string, run action) (*answer, e
 		return nil, fmt.Errorf("cannot keep the call: %d wait for a person already; have approval %s answered and call again: %w", maxPending, id,
 			errdefs.ErrResourceExhausted)
 	}
-	if !c.elicits() {
+	switch {
+	case !c.elicits():
 		return c.notRun(id, m), nil
+	case c.newer():
+		return &answer{input: elicitation(m), state: id}, nil
 	}
 	return c.elicit(ctx, m)
 }
@@ -70,17 +73,65 @@ func (x *session) wait(id string, p *pending) bool {
 	return true
 }
 
-// elicits reports whether the client can be asked something. From the protocol of 2026-07-28 on a server asks by the
-// result of a call; those clients use wait_approval.
+// elicits reports whether the client can be asked something.
 func (c *call) elicits() bool {
 	p := c.request.Session.InitializeParams()
-	return p != nil && p.Capabilities != nil && p.Capabilities.Elicitation != nil && p.ProtocolVersion < "2026-07-28"
+	return p != nil && p.Capabilities != nil && p.Capabilities.Elicitation != nil
+}
+
+// newer reports whether the client speaks the protocol of 2026-07-28 or a later one, in which a server asks by the result
+// of a call: the client makes the call again, with what the person has said.
+func (c *call) newer() bool {
+	return c.request.Session.InitializeParams().ProtocolVersion >= "2026-07-28"
+}
+
+// elicitation is what the person at the client is shown.
+func elicitation(m *carrelv1.Approval) *sdk.ElicitParams {
+	return &sdk.ElicitParams{Mode: "form", Message: question(m), RequestedSchema: json.RawMessage(`{"type":"object","properties":{}}`)}
+}
+
+// told is the name of the question in a result that asks.
+const told = "approval"
+
+// resumed is what becomes of a call that is made again after the person was told. ok is false if it is no such call: one
+// of which this session knows nothing is made as any other, and asks again.
+func (c *call) resumed(ctx context.Context) (a *answer, ok bool, err error) {
+	id, reply := c.request.Params.RequestState, c.request.Params.InputResponses[told]
+	r, is := reply.(*sdk.ElicitResult)
+	c.session.mu.Lock()
+	waits := c.session.pending[id] != nil
+	c.session.mu.Unlock()
+	if !is || !waits {
+		return nil, false, nil
+	}
+	m, err := c.approval(ctx, id)
+	switch {
+	case err != nil:
+		return nil, true, err
+	case r.Action == "cancel":
+		return c.notRun(id, m), true, nil
+	case r.Action != "accept":
+		a, err = c.deny(ctx, id)
+		return a, true, err
+	}
+	if m.GetState() == "pending" {
+		stop := c.progress(ctx, "waits for approval "+id, nil)
+		timed, cancel := within(ctx, time.Until(time.UnixMilli(m.GetUntilUnixMs()).Add(time.Minute)))
+		err = c.untilSettled(timed, id)
+		cancel()
+		stop()
+		if err != nil {
+			return nil, true, err
+		}
+	}
+	a, err = c.settle(ctx, id)
+	return a, true, err
 }
 
 // elicit tells the person at the client, and waits for the answer while they look on.
 func (c *call) elicit(ctx context.Context, m *carrelv1.Approval) (*answer, error) {
-	told := c.progress(ctx, "waits for approval "+m.GetId(), nil)
-	defer told()
+	stopTelling := c.progress(ctx, "waits for approval "+m.GetId(), nil)
+	defer stopTelling()
 	timed, stop := context.WithDeadlineCause(ctx, time.UnixMilli(m.GetUntilUnixMs()).Add(time.Minute), errLate)
 	defer stop()
 	shown, hide := context.WithCancel(timed)
@@ -91,9 +142,7 @@ func (c *call) elicit(ctx context.Context, m *carrelv1.Approval) (*answer, error
 	}
 	replies, settled := make(chan reply, 1), make(chan error, 1)
 	go func() {
-		r, err := c.request.Session.Elicit(shown, &sdk.ElicitParams{
-			Mode: "form", Message: question(m), RequestedSchema: json.RawMessage(`{"type":"object","properties":{}}`),
-		})
+		r, err := c.request.Session.Elicit(shown, elicitation(m))
 		replies <- reply{r, err}
 	}()
 	watching, enough := context.WithCancel(timed)
@@ -116,7 +165,7 @@ func (c *call) elicit(ctx context.Context, m *carrelv1.Approval) (*answer, error
 			if err != nil {
 				return nil, err
 			}
-			told() // the command tells of itself from here on
+			stopTelling() // the command tells of itself from here on
 			return c.settle(ctx, m.GetId())
 		}
 	}

@@ -197,6 +197,36 @@ func TestApprovalOfAnother(t *testing.T) {
 	}
 }
 
+// A call that claims to be made again waits for the answer as any other.
+func TestForgedState(t *testing.T) {
+	g := newAsker()
+	c := client(t, desk(t, g, "demo"), "2026-07-28", &sdk.ClientOptions{
+		MultiRoundTrip: &sdk.MultiRoundTripOptions{Disabled: true},
+		Capabilities:   &sdk.ClientCapabilities{Elicitation: &sdk.ElicitationCapabilities{}},
+	})
+	call := func(state string) *sdk.CallToolResult {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		r, err := c.CallTool(ctx, &sdk.CallToolParams{Name: "exec", Arguments: risky, RequestState: state, InputResponses: sdk.InputResponseMap{
+			"approval": &sdk.ElicitResult{Action: "accept", Content: map[string]any{}},
+		}})
+		if err != nil && ctx.Err() == nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if r := call("ap-0123456789abcdef"); r == nil || r.InputRequests["approval"] == nil || r.RequestState != string(g.newest().ID) {
+		t.Errorf("another state: %+v", r)
+	}
+	if r := call(string(g.newest().ID)); r != nil {
+		t.Errorf("it did not wait: %+v", r)
+	}
+	if asked, ran := g.count(); asked != 1 || ran != 0 {
+		t.Errorf("asked %d times, ran %d times", asked, ran)
+	}
+}
+
 // elicited is a client that answers elicitations.
 func elicited(answer func(text string) (string, error)) *sdk.ClientOptions {
 	return &sdk.ClientOptions{ElicitationHandler: func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
@@ -207,9 +237,16 @@ func elicited(answer func(text string) (string, error)) *sdk.ClientOptions {
 
 // A client that accepts at once, as a program would, has approved nothing: the call waits for who may.
 func TestElicitationNeverApproves(t *testing.T) {
+	for _, version := range []string{old, "2026-07-28"} {
+		t.Run(version, func(t *testing.T) { neverApproves(t, version) })
+	}
+}
+
+func neverApproves(t *testing.T, version string) {
+	t.Helper()
 	g := newAsker()
 	shown := make(chan string, 1)
-	c := client(t, desk(t, g, "demo"), old, elicited(func(text string) (string, error) { shown <- text; return "accept", nil }))
+	c := client(t, desk(t, g, "demo"), version, elicited(func(text string) (string, error) { shown <- text; return "accept", nil }))
 	ended := make(chan string, 1)
 	go func() { ended <- works(t, c, "exec", risky, "risky done") }()
 	text := <-shown
@@ -236,17 +273,27 @@ func TestElicitationNeverApproves(t *testing.T) {
 }
 
 func TestElicitationEnds(t *testing.T) {
+	for _, version := range []string{old, "2026-07-28"} {
+		t.Run(version, func(t *testing.T) { elicitationEnds(t, version) })
+	}
+}
+
+func elicitationEnds(t *testing.T, version string) {
+	t.Helper()
 	g := newAsker()
 	s := desk(t, g, "demo")
-	c := client(t, s, old, elicited(func(string) (string, error) { return "decline", nil }))
+	c := client(t, s, version, elicited(func(string) (string, error) { return "decline", nil }))
 	fails(t, c, "exec", risky, "the user declined")
 	if v := g.newest(); v.State != approval.Denied || v.Answer.By != "uid:1000" || v.Answer.Reason == "" {
 		t.Errorf("%+v", v.Approval)
 	}
 	fails(t, c, "wait_approval", args{"approval": string(g.newest().ID)}, "denied approval")
 
-	c = client(t, s, old, elicited(func(string) (string, error) { return "cancel", nil }))
+	c = client(t, s, version, elicited(func(string) (string, error) { return "cancel", nil }))
 	fails(t, c, "exec", risky, "not run: a person has to approve it")
+	if version != old {
+		return // the client is asked by the result of a call, and nothing waits here
+	}
 	c = client(t, s, old, elicited(func(string) (string, error) { return "", errdefs.ErrInternal }))
 	fails(t, c, "exec", risky, "not run: a person has to approve it")
 

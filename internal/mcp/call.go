@@ -30,6 +30,9 @@ type call struct {
 type answer struct {
 	texts []string
 	links []*sdk.ResourceLink
+	// input, if set, is what the person is to be shown before the call is made again, with the state.
+	input *sdk.ElicitParams
+	state string
 	// wrong marks an answer that is no success, as one that says that nothing was done.
 	wrong bool
 }
@@ -110,6 +113,9 @@ func (s *Server) handle(ctx context.Context, t tool, r *sdk.CallToolRequest) *sd
 	if err != nil {
 		return result(nil, err)
 	}
+	if a, ok, err := c.resumed(ctx); ok {
+		return result(a, err)
+	}
 	a, err := run(ctx, c)
 	if id, ok := carrel.ApprovalOf(err); ok {
 		a, err = c.ask(ctx, id, t.name, run)
@@ -179,6 +185,9 @@ func result(a *answer, err error) *sdk.CallToolResult {
 		r.IsError = true
 		r.Content = append(r.Content, &sdk.TextContent{Text: cut(strings.ToValidUTF8(fault.Text(err), "\uFFFD"), maxPart)})
 		return r
+	}
+	if a.input != nil {
+		return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{told: a.input}, RequestState: a.state}
 	}
 	r.IsError = a.wrong
 	for _, t := range a.texts {
