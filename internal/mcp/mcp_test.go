@@ -177,7 +177,14 @@ func TestBoundToOneWorkspace(t *testing.T) {
 	}
 	fails(t, c, "exec", args{"command": "true", "Workspace": "other"}, "Workspace")
 	fails(t, c, "show_record", args{"workspace": "other"}, "serves demo alone")
+	// A command of another workspace, which is there.
+	all := client(t, desk(t, g, ""), old, nil)
+	text := works(t, all, "exec", args{"workspace": "other", "command": "echo hidden", "detach": true}, "started as")
+	theirs := strings.TrimSuffix(strings.Fields(text)[2], ";")
+	works(t, all, "command_output", args{"workspace": "other", "command": theirs, "wait_s": 30}, "hidden")
+	fails(t, c, "command_output", args{"command": theirs}, "cannot find output")
 	for _, address := range []string{
+		"carrel://other/commands/" + theirs + "/output", "carrel://ws-d9298a10/commands/" + theirs + "/output",
 		"carrel://other/commands/c-1/output", "carrel://demo%2F..%2Fother/commands/c-1/output", "carrel:///commands/c-1/output",
 		"carrel://demo/commands/c-1/output#x", "carrel://x@demo/commands/c-1/output", "file:///etc/passwd", "carrel://demo/../other/output",
 	} {
