@@ -83,6 +83,7 @@ var commandTable = []struct {
 	{"kill", "commands", (*app).killCommand},
 	{"wait", "commands", (*app).waitCommand},
 	{"approvals", "commands", (*app).approvalsCommand},
+	{"mcp", "commands", (*app).mcpCommand},
 	{"up", "host", (*app).upCommand},
 	{"down", "host", (*app).downCommand},
 	{"doctor", "host", (*app).doctorCommand},

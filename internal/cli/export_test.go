@@ -144,3 +144,9 @@ func HostsSeen() func(host string, m *carrelv1.ListConnectionsResponse, now time
 			h.sent, h.sentRate, h.received, h.recvRate, s.newest, h.why))
 	}
 }
+
+// ClientToken reads or makes the file of the token of MCP's clients; PrivateSocket listens on a socket of this user's own.
+var (
+	ClientToken   = clientToken
+	PrivateSocket = privateSocket
+)

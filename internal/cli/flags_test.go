@@ -75,9 +75,8 @@ func TestEveryFlagNamesItsForms(t *testing.T) {
 
 // enumerable are the flags with values that can be listed, wherever they are.
 var enumerable = []string{
-	"allow", "ask", "ids", "level", "model", "model-per", "model-rm", "output", "profile", "role", "secret", "secret-rm", "signal", "source",
-	"state", "type",
-	"volume", "workspace",
+	"allow", "ask", "ids", "level", "model", "model-per", "model-rm", "output", "print-config", "profile", "role", "secret", "secret-rm", "signal",
+	"source", "state", "type", "volume", "workspace",
 }
 
 func TestEnumerableFlagsComplete(t *testing.T) {
@@ -95,6 +94,7 @@ func TestEnumerableFlagsComplete(t *testing.T) {
 		"run --ids":              "one\nrange\nauto\n",
 		"create --allow":         "userns\nmounts\nio_uring\n",
 		"kill -s":                "TERM\nINT\n",
+		"mcp --print-config":     "claude\ncodex\nopencode\ncursor\n",
 		"audit show --workspace": "demo\trunning\n",
 		"audit show --level":     "SAFE\nCONFIRM\nBLOCK\n",
 		"audit tail --type":      "request\napproval\nintent\n",

@@ -147,7 +147,12 @@ func readToken(path string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("cannot read the token in %s: %w", path, err)
 	}
-	return strings.TrimSpace(string(b)), nil
+	text := strings.TrimSpace(string(b))
+	if text == "" { // without a token the rights would be this user's
+		return "", fmt.Errorf("cannot use the token in %s: the file is empty; write a token there, as \"carrel token create\" prints it: %w", path,
+			errdefs.ErrInvalidArgument)
+	}
+	return text, nil
 }
 
 // direct reports whether the descriptors of commands can be passed: not with a token, which is

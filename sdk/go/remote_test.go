@@ -244,6 +244,10 @@ func TestOptions(t *testing.T) {
 	if err := os.WriteFile(open, []byte(good), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	const pin = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 	for name, o := range map[string]carrel.Options{
 		"TLS":            {Host: "https://192.0.2.1:7443", Token: good, Fingerprint: pin},
@@ -265,6 +269,8 @@ func TestOptions(t *testing.T) {
 		"fingerprint":         {Host: "https://192.0.2.1:7443", Fingerprint: "sha256:00"},
 		"no file":             {Host: "unix:///run/x.sock", TokenFile: "/nowhere"},
 		"file others can see": {Host: "unix:///run/x.sock", TokenFile: open},
+		// Whoever names a file wants a token's rights and not this user's.
+		"empty file": {Host: "unix:///run/x.sock", TokenFile: empty},
 	} {
 		_, err := carrel.New(o)
 		if err == nil {

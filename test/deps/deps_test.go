@@ -114,7 +114,8 @@ var tiers = []deps.Tier{
 	}},
 	{Name: "rootless", Level: 5, With: []string{"asking", "config", "gate", "single"}},
 	{Name: "front", Level: 5, With: []string{"rootless"}},
-	{Name: "cli", Level: 5, With: []string{"front", "rootless", "watch"}},
+	{Name: "mcp", Level: 5},
+	{Name: "cli", Level: 5, With: []string{"front", "mcp", "rootless", "watch"}},
 }
 
 // privileged is what both processes with rights of their own may link.
