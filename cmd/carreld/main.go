@@ -12,6 +12,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/daemon"
+	"github.com/carrel-dev/carrel/internal/fault"
 )
 
 func init() { build.Program("carreld") }
@@ -25,10 +26,10 @@ func main() {
 	case err == nil || errors.Is(err, daemon.ErrHelp):
 		return
 	case errors.Is(err, daemon.ErrUsage):
-		fmt.Fprintln(os.Stderr, "carreld:", err)
+		fmt.Fprintln(os.Stderr, "carreld:", fault.Text(err))
 		os.Exit(2)
 	default:
-		fmt.Fprintln(os.Stderr, "carreld:", err)
+		fmt.Fprintln(os.Stderr, "carreld:", fault.Text(err))
 		os.Exit(1)
 	}
 }

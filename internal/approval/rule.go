@@ -32,9 +32,9 @@ const (
 	MaxRules = 1000
 )
 
-// Shape matches commands word by word. A * in a word stands for any text without a slash, ** for any text, and
-// everything else for itself: a shell's signs mean nothing. A pattern matches neither control characters nor a
-// component "..", a * at the start of a word no option, and a * in the host of a URL no other host.
+// Shape matches commands word by word. A * in a word stands for any text without a slash and, outside of a URL, without
+// a colon; ** for any text, and everything else for itself: a shell's signs mean nothing. A pattern matches neither control
+// characters nor a component "..", a * at the start of a word no option, and a * in the host of a URL no other host.
 type Shape struct {
 	argv  []string
 	words []*regexp.Regexp // nil for a word without a pattern
@@ -63,7 +63,7 @@ func NewShape(argv []string) (Shape, error) {
 			continue
 		}
 		if strings.Contains(w, "***") {
-			return s, bad("%q has three * in a row: give * for a text without a slash, or ** for any text", w)
+			return s, bad("%q has three * in a row: give * for a text without a slash or colon, or ** for any text", w)
 		}
 		text, err := expression(w)
 		if err != nil {
@@ -84,13 +84,14 @@ func bad(format string, v ...any) error {
 func expression(w string) (string, error) {
 	var b strings.Builder
 	b.WriteString(`^(?:`)
-	host, rest := "", w
+	// A colon gives the words of many programs a second meaning: SOURCE:TARGET of "git push", HOST:PATH of ssh, scp and git.
+	host, rest, some := "", w, `[^/:\x00-\x1f\x7f]*`
 	if scheme, after, ok := strings.Cut(w, "://"); ok {
 		end := strings.IndexAny(after, `/?#\`)
 		if end < 0 {
 			end = len(after)
 		}
-		host, rest = scheme+"://"+after[:end], after[end:]
+		host, rest, some = scheme+"://"+after[:end], after[end:], `[^/\x00-\x1f\x7f]*`
 	}
 	if strings.Contains(host, "*") {
 		_, name, _ := strings.Cut(host, "://")
@@ -104,7 +105,7 @@ func expression(w string) (string, error) {
 	b.WriteString(regexp.QuoteMeta(host))
 	rest = regexp.QuoteMeta(rest)
 	rest = strings.ReplaceAll(rest, `\*\*`, "\x00")
-	rest = strings.ReplaceAll(rest, `\*`, `[^/\x00-\x1f\x7f]*`)
+	rest = strings.ReplaceAll(rest, `\*`, some)
 	rest = strings.ReplaceAll(rest, "\x00", `[^\x00-\x1f\x7f]*`)
 	b.WriteString(rest)
 	b.WriteString(`)$`)

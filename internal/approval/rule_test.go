@@ -25,6 +25,18 @@ func TestShape(t *testing.T) {
 		{"git|push|origin|feature/**", "git|push|origin|feature/x/y", true},
 		{"git|push|origin|feature/*", "git|push|origin|main", false},
 		{"git|push|origin|feature/*", "git|push|origin|feature/", true},
+		// A colon parts what is sent from where it goes, and a host from a path.
+		{"git|push|origin|feature/*", "git|push|origin|feature/x:main", false},
+		{"git|push|origin|feature/*:*", "git|push|origin|feature/x:main", true},
+		{"git|push|origin|feature/**", "git|push|origin|feature/x:main", true},
+		{"git|push|origin*", "git|push|origin.evil.example:x", false},
+		{"git|push|*", "git|push|evil:x", false},
+		{"git|push|*", "git|push|ext::sh", false},
+		{"docker|pull|reg/*", "docker|pull|reg/a", true},
+		{"docker|pull|reg/*", "docker|pull|reg/a:latest", false},
+		{"docker|pull|reg/*:*", "docker|pull|reg/a:latest", true},
+		{"docker|run|-v|*:/x", "docker|run|-v|a:/b:/x", false},
+		{"curl|https://example.org/*", "curl|https://example.org/a:b", true},
 		// An option is no text.
 		{"git|push|origin|*", "git|push|origin|main", true},
 		{"git|push|origin|*", "git|push|origin|--receive-pack=x", false},
@@ -90,6 +102,7 @@ func TestShape(t *testing.T) {
 func FuzzShape(f *testing.F) {
 	f.Add("https://example.org/*", "https://example.org/x")
 	f.Add("**", "../x")
+	f.Add("feature/*", "feature/x:main")
 	f.Fuzz(func(t *testing.T, shape, word string) {
 		s, err := approval.NewShape([]string{"x", shape})
 		if err != nil {
@@ -106,6 +119,9 @@ func FuzzShape(f *testing.F) {
 		}
 		if !strings.Contains(shape, "**") && strings.Count(word, "/") != strings.Count(shape, "/") {
 			t.Errorf("%q crosses a slash: %q", shape, word)
+		}
+		if !strings.Contains(shape, "**") && !strings.Contains(shape, "://") && strings.Count(word, ":") != strings.Count(shape, ":") {
+			t.Errorf("%q crosses a colon: %q", shape, word)
 		}
 		if scheme, rest, ok := strings.Cut(shape, "://"); ok && !strings.Contains(scheme, "*") {
 			of := func(s string) string { return s[:strings.IndexAny(s+"/", `/?#\`)] }

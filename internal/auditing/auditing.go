@@ -97,6 +97,15 @@ func Watch(s *store.Store, log *audit.Log) {
 	})
 }
 
+// metaParted is where the store keeps when the log could no longer be written.
+const metaParted = "audit_parted"
+
+// Part changes the store once more after the log could no longer be written, so that the store knows the last record
+// that was on disk then: see Watch. If another file was put in the log's place, the next start says what it lacks.
+func Part(ctx context.Context, s *store.Store, now time.Time) error {
+	return s.SetMeta(ctx, metaParted, now.UTC().Format(time.RFC3339))
+}
+
 // mark notes how far the audit log is known. What lies before is not read again at the next
 // start, and a log that ends before has been cut. ended says that nothing is written behind it
 // until the next start.

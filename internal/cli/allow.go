@@ -21,10 +21,10 @@ func (a *app) policyAllowCommand() *cobra.Command {
 all of yours. "carrel policy rules" lists the rules, "carrel policy disallow ID" takes one back.
 
 The words are the command's own, and no shell reads them: ; | $( ) and > stand for themselves. A *
-in a word but the first stands for any text without a slash, ** for any text; neither stands for
-"..", for an option, or for another host. Quote them, or your shell replaces them. In a line of
-shell each command is compared by itself, if all its words are plain; what else is in the line
-is judged as before.
+in a word but the first stands for any text without a slash and, outside of a URL, without a colon;
+** stands for any text; neither stands for "..", for an option, or for another host. Quote them, or
+your shell replaces them. In a line of shell each command is compared by itself, if all its words
+are plain; what else is in the line is judged as before.
 
 A rule covers what you could approve: an administrator's covers everybody who works in these
 workspaces, anybody else's what they and their tokens ask for. It covers no command that does

@@ -48,6 +48,8 @@ type app struct {
 	using paths.Lock
 	// code is the exit code if the command succeeds.
 	code int
+	// quit gets SIGQUIT while nothing else is attached for it; nil in a process that is not carrel's own.
+	quit chan os.Signal
 }
 
 // commandTable lists every command in the order of the help, with its section there.
@@ -104,8 +106,11 @@ var groups = []*cobra.Group{
 }
 
 // Run runs one command line and returns the exit code.
-func Run(args []string, s Streams) int {
-	a := &app{Streams: s}
+func Run(args []string, s Streams) int { return (&app{Streams: s}).line(args) }
+
+// line is Run.
+func (a *app) line(args []string) int {
+	s := a.Streams
 	root := a.rootCommand(args)
 	root.SetArgs(args)
 	root.SetIn(s.In)

@@ -153,6 +153,7 @@ func (a *app) exec(c *cobra.Command, workspace string, argv []string, x *execFla
 		spec.Terminal = &size
 	}
 	signals := attend.Signals(x.tty)
+	a.leaveQuit()
 	cmd, err := a.start(c.Context(), client, workspace, spec, signals)
 	if err != nil {
 		return err

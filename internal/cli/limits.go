@@ -2,7 +2,6 @@ package cli
 
 import (
 	"errors"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // lifetime is a flag value: a duration, in days too, or "never".
@@ -89,28 +89,8 @@ func (l *limitFlags) asked() *carrelv1.Limits {
 	return &l.limits
 }
 
-// size is a flag value in bytes: a number, with a unit or not. All units count in 1024, with B and iB too, as docker has
-// it: a limit must not be another one because of a letter.
+// size is a flag value in bytes, as workspace.ParseSize has it.
 type size int64
-
-var sizeUnits = []struct {
-	suffix string
-	shift  uint
-}{
-	{"kb", 10},
-	{"mb", 20},
-	{"gb", 30},
-	{"tb", 40},
-	{"kib", 10},
-	{"mib", 20},
-	{"gib", 30},
-	{"tib", 40},
-	{"k", 10},
-	{"m", 20},
-	{"g", 30},
-	{"t", 40},
-	{"b", 0},
-}
 
 func (s *size) String() string {
 	if *s == 0 {
@@ -122,17 +102,10 @@ func (s *size) String() string {
 func (s *size) Type() string { return "SIZE" }
 
 func (s *size) Set(text string) error {
-	number, shift := strings.ToLower(strings.TrimSpace(text)), uint(0)
-	for _, u := range sizeUnits {
-		if n, ok := strings.CutSuffix(number, u.suffix); ok {
-			number, shift = n, u.shift
-			break
-		}
+	n, err := workspace.ParseSize(text)
+	if err != nil {
+		return err
 	}
-	n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
-	if err != nil || n < 0 || n > math.MaxInt64>>shift {
-		return errors.New("it is not a size; give a whole number of bytes, or of a unit, as in 512M, 1GB or 1GiB, which count in 1024")
-	}
-	*s = size(n << shift)
+	*s = size(n)
 	return nil
 }

@@ -140,6 +140,7 @@ func (a *app) run(c *cobra.Command, argv []string, x *runFlags) error {
 	x.dir = atHome(x.dir)
 	spec := x.spec(argv)
 	signals := attend.Signals(x.tty)
+	a.leaveQuit()
 	if os.Geteuid() == 0 {
 		return a.runRoot(c.Context(), spec, mounts, signals, x)
 	}

@@ -274,6 +274,8 @@ func (a *app) typedSecret(ctx context.Context, name string) (string, error) {
 	// A signal must not end the process while the terminal shows nothing.
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer stop()
+	a.leaveQuit()
+	defer a.endAtQuit()
 	a.forgetTyped()
 	show, err := unechoed(a.In)
 	if err != nil {

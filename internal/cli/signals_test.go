@@ -31,7 +31,7 @@ const asCLI = "CARREL_TEST_AS_CLI"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asCLI) != "" {
-		os.Exit(cli.Run(os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+		os.Exit(cli.Main(os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 	}
 	os.Exit(m.Run())
 }
@@ -115,6 +115,8 @@ func TestSignalsEndWhatWaitsForTheDaemon(t *testing.T) {
 		{"exec", "-d", "demo", "--", "true"},
 		{"create", "--wait", "5m", "demo"},
 		{"ls"},
+		{"logs", "demo"},
+		{"audit", "tail"},
 		{"destroy", "demo"},
 	} {
 		for _, s := range ending {
@@ -123,6 +125,9 @@ func TestSignalsEndWhatWaitsForTheDaemon(t *testing.T) {
 			c.send(t, s)
 			c.ends(t, s)
 			conn.Close()
+			if said := c.err.String(); s == syscall.SIGQUIT && (!strings.Contains(said, "quit") || strings.Contains(said, "goroutine ")) {
+				t.Errorf("Ctrl-\\ in %q: it said %.300q", args, said)
+			}
 		}
 	}
 }

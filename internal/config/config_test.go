@@ -59,6 +59,16 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// Sizes are those that the command line takes.
+func TestSizes(t *testing.T) {
+	for text, want := range map[string]int64{"512M": 512 << 20, "1GB": 1 << 30, "1GiB": 1 << 30, "1 gib": 1 << 30, "67108864": 64 << 20} {
+		c, err := config.Load(config.Sources{File: write(t, "limits: {memory: "+text+"}\n")})
+		if err != nil || c.Limits.MemoryBytes != want {
+			t.Errorf("%s: %+v, %v", text, c, err)
+		}
+	}
+}
+
 // Each source beats the next, and the one that won is named.
 func TestPrecedence(t *testing.T) {
 	path := write(t, "name_prefix: file\nsocket_mode: 0600\nlimits:\n  memory: 256MiB\n  pids: 200\nstop_timeout: 3s\n")
@@ -124,10 +134,11 @@ func TestFileErrors(t *testing.T) {
 		{"data_dir: /\n", ":1:11", "absolute"},
 		{"runtime_dir: /" + strings.Repeat("r", 80) + "\n", ":1:14", "81 bytes long and at most"},
 		{"name_prefix: Ab\n", ":1:14", "lower-case"},
-		{"limits:\n  memory: 1GB\n", ":2:11", "size such as"},
+		{"limits:\n  memory: 1PB\n", ":2:11", "512M, 1GB or 1GiB"},
+		{"limits:\n  memory: +1GB\n", ":2:11", "512M, 1GB or 1GiB"},
 		{"limits:\n  memory: 1MiB\n", ":2:11", "between 16MiB and 16TiB"},
-		{"limits:\n  memory: 99999999999TiB\n", ":2:11", "size such as"},
-		{"limits:\n  memory: -1\n", ":2:11", "size such as"},
+		{"limits:\n  memory: 99999999999TiB\n", ":2:11", "not a size"},
+		{"limits:\n  memory: -1\n", ":2:11", "not a size"},
 		{"limits:\n  pids: many\n", ":2:9", "a number"},
 		{"limits:\n  cpu_weight: 0\n", ":2:15", "between 1 and 10000"},
 		{"max_workspaces: 0\n", ":1:17", "between 1 and 100000"},

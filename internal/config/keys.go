@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"math"
 	"net"
 	"net/url"
 	"path/filepath"
@@ -76,9 +75,9 @@ var keys = []Key{
 		},
 		get: func(c *Config) string { return c.NamePrefix },
 	},
-	limit("memory", "memory of a workspace's commands together, as 1GiB", parseBytes, formatBytes,
+	limit("memory", "memory of a workspace's commands together, as 1GiB", workspace.ParseSize, formatBytes,
 		workspace.MinMemoryBytes, workspace.MaxMemoryBytes, func(l *workspace.Limits) *int64 { return &l.MemoryBytes }),
-	limit("swap", "swap beyond that, as 0 or 512MiB", parseBytes, formatBytes,
+	limit("swap", "swap beyond that, as 0 or 512MiB", workspace.ParseSize, formatBytes,
 		0, workspace.MaxSwapBytes, func(l *workspace.Limits) *int64 { return &l.SwapBytes }),
 	limit("pids", "processes and threads alive at once", parseCount, formatCount,
 		workspace.MinPids, workspace.MaxPids, func(l *workspace.Limits) *int64 { return &l.Pids }),
@@ -286,7 +285,7 @@ func size(name, def, usage string, field func(*Config) *int64) Key {
 	return Key{
 		Name: name, Default: def, Usage: usage,
 		set: func(c *Config, v string) (err error) {
-			*field(c), err = parseBytes(v)
+			*field(c), err = workspace.ParseSize(v)
 			return err
 		},
 		get: func(c *Config) string { return formatBytes(*field(c)) },
@@ -337,11 +336,11 @@ func limit(name, usage string, parse func(string) (int64, error), format func(in
 
 // disk is the only limit that may be absent.
 func disk() Key {
-	k := limit("disk", "what home and temporary directories hold together, or 0 for no limit", parseBytes, formatBytes,
+	k := limit("disk", "what home and temporary directories hold together, or 0 for no limit", workspace.ParseSize, formatBytes,
 		workspace.MinDiskBytes, workspace.MaxDiskBytes, func(l *workspace.Limits) *int64 { return &l.DiskBytes })
 	set := k.set
 	k.set = func(c *Config, v string) error {
-		if n, err := parseBytes(v); err == nil && n == 0 {
+		if n, err := workspace.ParseSize(v); err == nil && n == 0 {
 			c.Limits.DiskBytes = 0
 			return nil
 		}
@@ -399,23 +398,6 @@ var units = []struct {
 	suffix string
 	bytes  int64
 }{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
-
-// parseBytes takes "512MiB", "1GiB" or a plain number of bytes.
-func parseBytes(v string) (int64, error) {
-	unit := int64(1)
-	digits := v
-	for _, u := range units {
-		if d, ok := strings.CutSuffix(v, u.suffix); ok {
-			digits, unit = strings.TrimSuffix(d, " "), u.bytes
-			break
-		}
-	}
-	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || n < 0 || n > math.MaxInt64/unit || digits[0] == '+' {
-		return 0, errors.New(`it must be a size such as "512MiB", "1GiB" or a number of bytes`)
-	}
-	return n * unit, nil
-}
 
 func formatBytes(n int64) string {
 	for _, u := range units {

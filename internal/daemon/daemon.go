@@ -26,6 +26,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/archiver"
 	"github.com/carrel-dev/carrel/internal/archivestore"
 	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/auditing"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/config"
@@ -404,6 +405,9 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 		// executors and detached commands live on. A full disk is not this: see package room.
 		broken = errors.New("the audit log can no longer be written: see to its disk and run \"carrel up\"")
 		log.Error("stopping", "reason", broken)
+		if err := auditing.Part(context.WithoutCancel(ctx), db, time.Now()); err != nil {
+			log.Error("cannot note which record of the audit log was the last: the next start may not see what is lost", "error", err)
+		}
 	}
 	log.Info("stopping", "timeout", cfg.StopTimeout)
 	g.StopAsking()

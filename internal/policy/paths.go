@@ -133,6 +133,12 @@ func (m *pathMatch) of(p string, glob bool, a access) {
 	for part := range strings.SplitSeq(strings.TrimPrefix(p, "/"), "/") {
 		m.parts = append(m.parts, newPathPart(part, glob))
 	}
+	// Where the end of the name is fixed, ** stands for directories as * does, and not for what lies in them.
+	for i := range m.parts {
+		if glob && m.parts[i].text == "**" && m.lastByte() != anyByte {
+			m.parts[i].text = "*"
+		}
+	}
 }
 
 // ending returns what follows the last dot of the last part.

@@ -144,12 +144,17 @@ type pathPart struct {
 	wild bool
 	// ending is set for a glob of all files with one, as *.txt.
 	ending string
+	// ends: only the end is fixed, by three bytes or more, as in *release.
+	ends bool
 }
 
 func newPathPart(text string, glob bool) pathPart {
 	p := pathPart{text: text, wild: glob && strings.ContainsAny(text, "*?[")}
 	if ending, ok := strings.CutPrefix(text, "*."); ok && p.wild && !strings.ContainsAny(ending, "*?[") {
 		p.ending = ending
+	}
+	if fixed, ok := strings.CutPrefix(text, "*"); ok && p.wild && len(fixed) > 2 {
+		p.ends = !strings.ContainsAny(fixed, "*?[")
 	}
 	return p
 }
@@ -192,8 +197,9 @@ func fit(p []partPattern, parts []pathPart, anywhere bool) bool {
 }
 
 // overlap reports whether some name matches both the glob and the pattern. A leading wildcard of
-// a glob does not match a dot. For patterns that match in any directory, the two must share two
-// letters; otherwise "*.txt" and "syslog*" would always overlap a secret's pattern.
+// a glob does not match a dot. For patterns that match in any directory, and globs of which only the end is fixed, the
+// two must share two letters; otherwise "*.txt" and "syslog*" would always overlap a secret's pattern, and "*release" a
+// "shadow.*".
 func overlap(part *pathPart, p *partPattern, anywhere bool) bool {
 	glob, pattern := part.text, p.text
 	if anywhere && glob == "*" {
@@ -214,7 +220,7 @@ func overlap(part *pathPart, p *partPattern, anywhere bool) bool {
 	}
 	budget := 1 << 14
 	common := 2
-	if !anywhere || !strings.ContainsAny(pattern, "*?[") {
+	if !anywhere && !part.ends || !strings.ContainsAny(pattern, "*?[") {
 		common = 0
 	} else if i := strings.LastIndexByte(pattern, '.'); i > 0 && !strings.ContainsAny(pattern[i:], "*?[") &&
 		strings.Trim(pattern[:i], "*?") != "" && strings.HasSuffix(glob, pattern[i:]) {

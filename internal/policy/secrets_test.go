@@ -26,3 +26,26 @@ func TestSecretsByName(t *testing.T) {
 		}
 	}
 }
+
+// A glob asks where it may stand for a secret, and not where its fixed end shares nothing with a secret's name, or where
+// ** stands for some directory only.
+func TestGlobsOfSecrets(t *testing.T) {
+	e := engine(t)
+	for _, f := range []string{
+		"/etc/*", "/etc/sha*", "/etc/*dow", "/etc/*w", "/etc/postfix/*d", "/etc/postfix/*wd",
+		"/etc/*ow-", "/etc/*ow.bak", "/etc/*shadow*", "/etc/?hadow", "/var/backups/*ow.bak", "~/.ssh/*",
+		"~/.ssh/id_*", "/home/*/.ssh/*", "**/id_rsa", "**/.ssh/*", "**/*.pem", "**/.env", "**/*_rsa", "**/credentials.json", "/etc/**", "**/*", "**",
+	} {
+		if d := e.Decide(host("cat " + f)); !slices.Contains(d.Capabilities, "secret.read") {
+			t.Errorf("%s stands for no secret: %v", f, d.Capabilities)
+		}
+	}
+	for _, f := range []string{
+		"/etc/*release", "/etc/*-release", "**/*.go", "**/*.md", "src/**/*.go", "**/Makefile", "*/*.go",
+		"/srv/**/*.go",
+	} {
+		if d := e.Decide(host("cat " + f)); slices.Contains(d.Capabilities, "secret.read") {
+			t.Errorf("%s stands for a secret: %v", f, d.Reasons)
+		}
+	}
+}

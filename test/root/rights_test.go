@@ -1,6 +1,7 @@
 package root_test
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -198,4 +199,55 @@ func TestAnOldRecordPutBackIsSeen(t *testing.T) {
 	if err := h.up(); err != nil {
 		t.Error(err)
 	}
+}
+
+// An old copy of the record, put in its place under the running daemon: the daemon ends, and the next start says
+// what was lost, though nothing but the record knew of it.
+func TestAnOldRecordPutUnderTheDaemonIsSeen(t *testing.T) {
+	h := newHostFor(t)
+	d := h.desk(t)
+	d.sh(t, "true")
+	h.settled(t)
+	old, err := h.readRecord()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.sh(t, "true")
+	h.settled(t)
+	copied, written := h.data+"/daemon/copy", h.data+"/daemon/written"
+	if err := errors.Join(writeAs(h.auditLog(), copied, old), os.Link(h.auditLog(), written)); err != nil {
+		t.Fatal(err)
+	}
+	pid := h.part(t, "daemon")
+	if err := os.Rename(copied, h.auditLog()); err != nil {
+		t.Fatal(err)
+	}
+	if r := h.try(nil, "", "audit", "verify"); r.code == 0 {
+		t.Errorf("verified while another file was there: %s%s", r.out, r.err)
+	}
+	until(t, "the daemon's end", func() bool { return errors.Is(unix.Kill(pid, 0), unix.ESRCH) })
+	err = h.up()
+	t.Logf("up: %v", err)
+	if err == nil || !strings.Contains(err.Error(), "its end was cut off") {
+		t.Errorf("records were lost, and the next start says %v", err)
+	}
+	h.try(nil, "", append([]string{"down"}, h.flags()...)...)
+	if err := os.Rename(written, h.auditLog()); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.up(); err != nil {
+		t.Error(err)
+	}
+}
+
+// writeAs makes a file with the owner and mode of another.
+func writeAs(like, path string, b []byte) error {
+	st, ok := statOf(like)
+	if !ok {
+		return fmt.Errorf("cannot look at %s", like)
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		return err
+	}
+	return os.Chown(path, int(st.Uid), int(st.Gid))
 }

@@ -10065,8 +10065,8 @@ func (x *Permission) GetOwner() string {
 
 type AllowCommandRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A * in a word but the first stands for any text without a slash, ** for any text. The first
-	// word is the program, and literal.
+	// A * in a word but the first stands for any text without a slash and, outside of a URL, without
+	// a colon; ** for any text. The first word is the program, and literal.
 	Argv []string `protobuf:"bytes,1,rep,name=argv,proto3" json:"argv,omitempty"`
 	// The workspace that it is for; empty is all of the caller's.
 	Workspace string `protobuf:"bytes,2,opt,name=workspace,proto3" json:"workspace,omitempty"`
