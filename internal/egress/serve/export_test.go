@@ -6,6 +6,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/egress"
 	"github.com/carrel-dev/carrel/internal/egressapi"
+	"github.com/carrel-dev/carrel/internal/netrule"
 )
 
 // KeepAnswers and MostAnswers bound what is kept of a resolver.
@@ -24,4 +25,9 @@ func UpstreamOf(t interface{ Helper() }, s *egressapi.Setup) (egress.Upstream, e
 	t.Helper()
 	p := &process{}
 	return upstream{p}, p.adopt(s)
+}
+
+// ModelAllowed judges a connection to the host of a model, which a proxy has made.
+func ModelAllowed(rules *netrule.Rules, t netrule.Target) error {
+	return allowed(rules, &outside{target: t})
 }
