@@ -109,8 +109,9 @@ var tiers = []deps.Tier{
 		"archives", "asking", "auditing", "commands", "events", "files", "gate", "lifecycle", "models", "secrets", "tokens", "upkeep",
 	}},
 	{Name: "api", Level: 5, With: []string{"authn"}},
+	{Name: "e2b", Level: 5, With: []string{"api", "authn"}},
 	{Name: "daemon", Level: 5, With: []string{
-		"api", "auditing", "authn", "config", "egress/ways", "flow", "gate", "lifecycle", "rootless", "telemetry",
+		"api", "auditing", "authn", "config", "e2b", "egress/ways", "flow", "gate", "lifecycle", "rootless", "telemetry",
 	}},
 	{Name: "rootless", Level: 5, With: []string{"asking", "config", "gate", "single"}},
 	{Name: "front", Level: 5, With: []string{"rootless"}},
