@@ -17,13 +17,16 @@ import (
 // Programs of E2B use one's own carrel.
 func TestOwnE2B(t *testing.T) { eachOwner(t, ownE2B) }
 
-type inSandbox struct{ id, access string }
+type inSandbox struct {
+	next       *http.Transport
+	id, access string
+}
 
 func (s inSandbox) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("E2b-Sandbox-Id", s.id)
 	r.Header.Set("X-Access-Token", s.access)
-	return http.DefaultTransport.RoundTrip(r)
+	return s.next.RoundTrip(r)
 }
 
 func ownE2B(t *testing.T, u *user) {
@@ -58,7 +61,8 @@ func ownE2B(t *testing.T, u *user) {
 	if err := json.Unmarshal([]byte(b), &made); err != nil || status != http.StatusCreated {
 		t.Fatalf("%d %s", status, b)
 	}
-	s := inSandbox{made.SandboxID, made.EnvdAccessToken}
+	s := inSandbox{&http.Transport{}, made.SandboxID, made.EnvdAccessToken}
+	defer s.next.CloseIdleConnections()
 	if status, b := send("POST", "/files?path=f", "text", s); status != 200 {
 		t.Errorf("upload: %d %s", status, b)
 	}
