@@ -75,8 +75,8 @@ func TestEveryFlagNamesItsForms(t *testing.T) {
 
 // enumerable are the flags with values that can be listed, wherever they are.
 var enumerable = []string{
-	"allow", "ask", "ids", "level", "model", "model-per", "model-rm", "output", "print-config", "profile", "role", "secret", "secret-rm", "signal",
-	"source", "state", "type", "volume", "workspace",
+	"allow", "ask", "ids", "level", "model", "model-per", "model-rm", "output", "print-config", "profile", "role", "secret", "secret-rm",
+	"signal", "source", "state", "type", "volume", "workspace",
 }
 
 func TestEnumerableFlagsComplete(t *testing.T) {
