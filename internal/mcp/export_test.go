@@ -1,6 +1,10 @@
 package mcp
 
-import "time"
+import (
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
 
 // Kept is the output of a command on one stream.
 type Kept = kept
@@ -22,3 +26,6 @@ var (
 	Whole  = whole
 	Quoted = quoted
 )
+
+// Inner is the server of the SDK below, so that a test can add tools.
+func Inner(s *Server) *sdk.Server { return s.mcp }
