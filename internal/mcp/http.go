@@ -27,10 +27,12 @@ const (
 	maxRequests = 4 * MaxSessions
 	// sessionIdle is how long a session lives without a request.
 	sessionIdle = 30 * time.Minute
-	// readWithin is how long the body of a request may take to come, writeWithin how long a client may take to read what is
-	// written to it.
-	readWithin, writeWithin = 30 * time.Second, 30 * time.Second
+	// readWithin is how long the body of a request may take to come.
+	readWithin = 30 * time.Second
 )
+
+// writeWithin is how long a client may take to read what is written to it.
+var writeWithin = 30 * time.Second
 
 // sessionHeader names the session of a request; callHeader is this server's own, and no client's.
 const (
@@ -73,6 +75,9 @@ type handlerHTTP struct {
 }
 
 func (h *handlerHTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	to := http.NewResponseController(w)
+	// What is left to be written when this returns has a deadline too.
+	defer func() { _ = to.SetWriteDeadline(time.Now().Add(writeWithin)) }()
 	if code, why := h.refuse(r); code != 0 {
 		if code == http.StatusUnauthorized {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="carrel mcp"`)
@@ -96,7 +101,6 @@ func (h *handlerHTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id := r.Header.Get(sessionHeader)
 	h.lives.begin(name, id, ctx)
 	defer h.lives.end(name)
-	to := http.NewResponseController(w)
 	if !received(w, to, r) {
 		return
 	}

@@ -3,15 +3,18 @@ package mcp_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/carrel-dev/carrel/internal/api/apitest"
+	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/mcp"
 )
 
@@ -47,9 +50,14 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func visitor(t *testing.T, address string) (*sdk.ClientSession, error) {
 	t.Helper()
+	return visits(t, address, nil)
+}
+
+func visits(t *testing.T, address string, o *sdk.ClientOptions) (*sdk.ClientSession, error) {
+	t.Helper()
 	tr := &http.Transport{}
 	t.Cleanup(tr.CloseIdleConnections)
-	c, err := sdk.NewClient(&sdk.Implementation{Name: "web", Version: "1"}, nil).Connect(t.Context(),
+	c, err := sdk.NewClient(&sdk.Implementation{Name: "web", Version: "1"}, o).Connect(t.Context(),
 		&sdk.StreamableClientTransport{Endpoint: address, HTTPClient: &http.Client{Transport: bearer{tr}}, MaxRetries: -1}, nil)
 	if err == nil {
 		t.Cleanup(func() { c.Close() })
@@ -248,4 +256,93 @@ func TestHTTPSessions(t *testing.T) {
 		t.Fatalf("after one has ended: %v", err)
 	}
 	works(t, c, "exec", args{"command": "echo more"}, "more")
+}
+
+// Progress and elicitations come while a call is open.
+func TestHTTPAsks(t *testing.T) {
+	g := newAsker()
+	address := web(t, desk(t, g, "demo"))
+	told, shown := make(chan string, 64), make(chan string, 1)
+	o := elicited(func(text string) (string, error) { shown <- text; return "accept", nil })
+	o.ProgressNotificationHandler = func(_ context.Context, r *sdk.ProgressNotificationClientRequest) { told <- r.Params.Message }
+	c, err := visits(t, address, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &sdk.CallToolParams{Name: "exec", Arguments: risky}
+	p.SetProgressToken("t1")
+	ended := make(chan *sdk.CallToolResult, 1)
+	go func() {
+		r, err := c.CallTool(t.Context(), p)
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- r
+	}()
+	if text := <-shown; !strings.Contains(text, "echo risky done") {
+		t.Errorf("%s", text)
+	}
+	if text := <-told; !strings.Contains(text, "waits for approval "+string(g.newest().ID)) {
+		t.Errorf("%s", text)
+	}
+	g.change(approval.Once, approval.Approved)
+	if r := <-ended; r == nil || r.IsError || !strings.Contains(textOf(r), "risky done") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// The time that a client has to read an answer does not end later ones on the same connection.
+func TestHTTPKeptConnection(t *testing.T) {
+	was := mcp.WriteWithin(100 * time.Millisecond)
+	address := web(t, desk(t, &apitest.Gate{}, "demo"))
+	t.Cleanup(func() { mcp.WriteWithin(was) })
+	tr := &http.Transport{MaxConnsPerHost: 1}
+	defer tr.CloseIdleConnections()
+	id := ""
+	send := func(body string, header ...string) int {
+		t.Helper()
+		// A body that cannot be read again is not sent again by the transport.
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address, io.MultiReader(strings.NewReader(body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header = http.Header{
+			"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}, "Authorization": {"Bearer " + secret},
+		}
+		r.Header.Set("Mcp-Session-Id", id)
+		for i := 0; i < len(header); i += 2 {
+			r.Header.Set(header[i], header[i+1])
+		}
+		res, err := (&http.Client{Transport: tr}).Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		if _, err := io.Copy(io.Discard, res.Body); err != nil {
+			t.Fatal(err)
+		}
+		id = res.Header.Get("Mcp-Session-Id")
+		return res.StatusCode
+	}
+	exec := func(seconds string) string {
+		return `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"exec","arguments":{"command":"sleep ` + seconds + `"}}}`
+	}
+	if code := send(initialize); code != http.StatusOK {
+		t.Fatal(code)
+	}
+	if code := send(exec("0.3")); code != http.StatusOK { // longer than a write may take
+		t.Errorf("a call: %d", code)
+	}
+	other, err := visitor(t, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	works(t, other, "exec", args{"command": "sleep 0.3"}, "exit code 0")
+	if code := send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`); code != http.StatusAccepted {
+		t.Errorf("without a body: %d", code)
+	}
+	works(t, other, "exec", args{"command": "sleep 0.3"}, "exit code 0")
+	if code := send(initialize, "Origin", "https://evil.example"); code != http.StatusForbidden {
+		t.Errorf("refused: %d", code)
+	}
 }

@@ -68,7 +68,13 @@ func FuzzWhole(f *testing.F) {
 // A command that is shown to a person hides nothing.
 func TestQuoted(t *testing.T) {
 	for _, x := range []struct{ argv, want string }{
-		{"a\x1b[2J", `'a\x1b[2J'`}, {"a b", "'a b'"}, {"\u202egpj.exe", `\u202egpj.exe`}, {"a\nb", `'a\nb'`}, {"", "''"}, {"\xff", `\xff`}, {"é", "é"},
+		{"a\x1b[2J", `'a\x1b[2J'`},
+		{"a b", "'a b'"},
+		{"\u202egpj.exe", `\u202egpj.exe`},
+		{"a\nb", `'a\nb'`},
+		{"", "''"},
+		{"\xff", `\xff`},
+		{"é", "é"},
 		{"'; rm -rf /; '", `''\''; rm -rf /; '\'''`},
 	} {
 		if got := mcp.Quoted([]string{x.argv}); got != x.want {

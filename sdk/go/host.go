@@ -149,8 +149,8 @@ func readToken(path string) (string, error) {
 	}
 	text := strings.TrimSpace(string(b))
 	if text == "" { // without a token the rights would be this user's
-		return "", fmt.Errorf("cannot use the token in %s: the file is empty; write a token there, as \"carrel token create\" prints it: %w", path,
-			errdefs.ErrInvalidArgument)
+		return "", fmt.Errorf("cannot use the token in %s: the file is empty; write a token there, as \"carrel token create\" prints it: %w",
+			path, errdefs.ErrInvalidArgument)
 	}
 	return text, nil
 }

