@@ -33,8 +33,8 @@ type TerminalOptions struct {
 	// ReadOnly looks on: what is written is dropped, and Size does not count. It takes no more than the permission to read
 	// output.
 	ReadOnly bool
-	// Record has the session recorded from its beginning; one that is open and is not recorded is a failed_precondition. It writes its output to ~/.carrel/recordings/ID.cast in the workspace: an asciinema
-	// v2 file of at most 16 MiB.
+	// Record has the session recorded from its beginning: its output is written to ~/.carrel/recordings/ID.cast in the
+	// workspace, an asciinema v2 file of at most 16 MiB. One that is open and is not recorded is a failed_precondition.
 	Record bool
 }
 
