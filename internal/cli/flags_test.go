@@ -75,8 +75,8 @@ func TestEveryFlagNamesItsForms(t *testing.T) {
 
 // enumerable are the flags with values that can be listed, wherever they are.
 var enumerable = []string{
-	"allow", "ask", "ids", "level", "model", "model-per", "model-rm", "output", "profile", "role", "secret", "secret-rm", "signal", "source",
-	"state", "type",
+	"allow", "ask", "ids", "level", "model", "model-per", "model-rm", "output", "profile", "role", "secret", "secret-rm", "session",
+	"signal", "source", "state", "type",
 	"volume", "workspace",
 }
 
