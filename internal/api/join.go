@@ -147,7 +147,11 @@ func (s commands) joinStream(ctx context.Context, stream *connect.BidiStream[car
 	if why := ended(ctx); why != nil {
 		return why
 	}
-	if err != nil && s.follows.Err() == nil {
+	if s.follows.Err() != nil {
+		return fmt.Errorf("cannot show session %s any longer: the daemon is stopping; the session goes on, join it again: %w", cmd,
+			errdefs.ErrUnavailable)
+	}
+	if err != nil {
 		return fmt.Errorf("cannot read session %s: %w: %w", cmd, err, errdefs.ErrUnavailable)
 	}
 	if status := s.statusOf(ctx, ref, cmd); status != nil {

@@ -169,7 +169,7 @@ func (a *app) onTerminal(ctx context.Context, client *carrel.Client, workspace s
 	defer context.AfterFunc(ctx, func() { t.File.Close() })() // ends the copy below
 	signals := make(chan os.Signal, 16)
 	defer signal.Stop(signals)
-	signal.Notify(signals, syscall.SIGWINCH, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, syscall.SIGWINCH, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	restore, err := rawMode(a.In)
 	if err != nil {
 		return err

@@ -26,7 +26,7 @@ const (
 	// command waits that had the screen do much.
 	framePause  = 15 * time.Millisecond
 	resizePause = 50 * time.Millisecond
-	tiredPause  = 5 * time.Millisecond
+	tiredPause  = 2 * time.Millisecond
 	// pieceSize is about how much is drawn before it is written to the client.
 	pieceSize = 8 << 10
 	// lastDrawing is how long a client may take to read what was shown last.

@@ -41,7 +41,7 @@ const (
 )
 
 // quantum is how much Write does between two pauses, in characters that are changed, about.
-const quantum = 256 << 10
+const quantum = 512 << 10
 
 // Write reads output of a program, and returns how much of it: less than all if that is much to do, as to clear a large
 // screen many times. After that, and whenever Tired says so, the caller should pause, or the program keeps a processor busy.

@@ -33,8 +33,8 @@ type TerminalOptions struct {
 	// ReadOnly looks on: what is written is dropped, and Size does not count. It takes no more than the permission to read
 	// output.
 	ReadOnly bool
-	// Record, where the session is opened, writes its output to ~/.carrel/recordings/ID.cast in the workspace: an asciinema
-	// v2 file of at most 16 MiB.
+	// Record has the session recorded from its beginning: its output is written to ~/.carrel/recordings/ID.cast in the
+	// workspace, an asciinema v2 file of at most 16 MiB. One that is open and is not recorded is a failed_precondition.
 	Record bool
 }
 
@@ -66,7 +66,7 @@ func (c *Client) OpenTerminal(ctx context.Context, workspace string, o TerminalO
 		o.Session = DefaultSession
 	}
 	for {
-		command, err := c.sessionOf(ctx, workspace, o.Session)
+		command, recorded, err := c.sessionOf(ctx, workspace, o.Session)
 		if err != nil {
 			return nil, err
 		}
@@ -75,6 +75,9 @@ func (c *Client) OpenTerminal(ctx context.Context, workspace string, o TerminalO
 		case command != "" && o.New:
 			return nil, fmt.Errorf("cannot open session %s: it is open already; join it, or give another name: %w", o.Session,
 				errdefs.ErrAlreadyExists)
+		case command != "" && o.Record && !recorded:
+			return nil, fmt.Errorf("cannot record session %s: it was opened without a recording; end it, or open one with another name: %w",
+				o.Session, errdefs.ErrFailedPrecondition)
 		case command == "" && (o.ReadOnly || len(o.Command.Argv) == 0):
 			return nil, fmt.Errorf("cannot join session %s: workspace %s has no such session; \"carrel shell --ls\" lists those that it has: %w",
 				o.Session, workspace, errdefs.ErrNotFound)
@@ -97,18 +100,18 @@ func (c *Client) OpenTerminal(ctx context.Context, workspace string, o TerminalO
 	}
 }
 
-// sessionOf is the command of an open session, "" if there is none.
-func (c *Client) sessionOf(ctx context.Context, workspace, session string) (string, error) {
+// sessionOf is the command of an open session, "" if there is none, and whether it is recorded.
+func (c *Client) sessionOf(ctx context.Context, workspace, session string) (command string, recorded bool, err error) {
 	res, err := c.Commands().ListCommands(ctx, connect.NewRequest(&carrelv1.ListCommandsRequest{Workspace: workspace}))
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	for _, x := range res.Msg.GetCommands() {
 		if x.GetSession() == session && x.GetStatus() == nil {
-			return x.GetCommandId(), nil
+			return x.GetCommandId(), x.GetRecorded(), nil
 		}
 	}
-	return "", nil
+	return "", false, nil
 }
 
 func (c *Client) openSession(ctx context.Context, workspace string, o *TerminalOptions) (string, error) {

@@ -180,6 +180,9 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 			if m.Name() == "Restore" {
 				start = `{"from":%[1]q,"key":"crt mallory"}`
 			}
+			if m.Name() == "Join" {
+				start = `{"workspace":%[1]q,"commandId":%[2]q}`
+			}
 			if m.Parent().Name() == "FileService" {
 				start = `{"workspace":%[1]q,"path":"file"}`
 			}

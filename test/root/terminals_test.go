@@ -2,10 +2,13 @@ package root_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/url"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -13,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/coder/websocket"
 
 	"github.com/carrel-dev/carrel/test/ptytest"
 )
@@ -334,4 +339,66 @@ func TestTerminalsInTmux(t *testing.T) {
 	until(t, "the end of all that tmux has started", func() bool {
 		return !strings.Contains(d.sh(t, "cat /proc/[0-9]*/comm 2>/dev/null"), "tmux")
 	})
+}
+
+// A WebSocket opens a session of the daemon's, types, and leaves; the session goes on, and all of it is in the record. A user
+// who does not reach the workspace is refused, and that is in the record too.
+func TestTerminalsOverWebSocket(t *testing.T) {
+	d := shared.desk(t)
+	mark := shared.mark(t)
+	at := "http://carrel/v1/terminals/" + url.PathEscape(d.Key) + "/web?rows=20&cols=70&open=true"
+	dial := func(uid uint32) (*websocket.Conn, int) {
+		t.Helper()
+		one := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			return dialAs(shared.run+"/carrel.sock", uid)
+		}}
+		t.Cleanup(one.CloseIdleConnections)
+		ws, res, err := websocket.Dial(t.Context(), at, &websocket.DialOptions{HTTPClient: &http.Client{Transport: one}})
+		if res == nil {
+			t.Fatal(err)
+		}
+		if res.Body != nil {
+			_ = res.Body.Close()
+		}
+		return ws, res.StatusCode
+	}
+	if _, code := dial(65533); code != http.StatusForbidden { // as by every other call
+		t.Errorf("another user: %d", code)
+	}
+	ws, code := dial(0)
+	if ws == nil {
+		t.Fatal(code)
+	}
+	defer ws.CloseNow()
+	var all strings.Builder
+	reads := func(text string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		for !strings.Contains(all.String(), text) {
+			_, b, err := ws.Read(ctx)
+			if err != nil {
+				t.Fatalf("%v instead of %q: %q", err, text, all.String())
+			}
+			all.Write(b)
+		}
+	}
+	types := func(text string) {
+		t.Helper()
+		if err := ws.Write(t.Context(), websocket.MessageText, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reads("$ ")
+	types(`{"type":"resize","cols":66,"rows":22}`)
+	until(t, "the size", func() bool { return shared.sessions(t, d.Key)[0].Size.Cols == 66 })
+	types("echo mark-$((20+3)) $(stty size)\r")
+	reads("mark-23 22 66")
+	if err := ws.Close(websocket.StatusNormalClosure, ""); err != nil {
+		t.Error(err)
+	}
+	until(t, "the leaving", func() bool { return shared.sessions(t, d.Key)[0].Clients == 0 })
+	shared.recorded(t, mark, `"command.exec"`, `"session":"web"`)
+	shared.recorded(t, mark, `"command.attach"`)
+	shared.recorded(t, mark, `"uid:65533"`)
 }
