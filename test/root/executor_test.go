@@ -46,7 +46,7 @@ func TestExecutorUnderAttack(t *testing.T) {
 	open := held(t, d.ExecutorPID)
 	var together sync.WaitGroup // as commands of the attacks sometimes are
 	for range 4 {
-		together.Go(func() { d.try("sleep 0.3") })
+		together.Go(func() { d.try("sleep", "0.3") })
 	}
 	together.Wait()
 	for _, role := range []string{"", "spawn"} {
