@@ -37,8 +37,8 @@ func verdictText(v *carrelv1.VerifyResponse) text {
 			v.GetBadSeq(), v.GetBadLine(), file, v.GetHarm(), printable(v.GetDetail()), counted(max(v.GetRecords(), 0), "record"))
 	}
 	if v.GetCheckpoints() > 0 {
-		fmt.Fprintf(&b, "%s verified: signed to record %d, countersigned to %d, anchored to %d.\n",
-			counted(v.GetCheckpoints(), "checkpoint"), v.GetSigned(), v.GetCountersigned(), v.GetAnchored())
+		fmt.Fprintf(&b, "%s verified: signed to record %d, countersigned to %d, %s.\n",
+			counted(v.GetCheckpoints(), "checkpoint"), v.GetSigned(), v.GetCountersigned(), anchoredText(v.GetAnchored()))
 	}
 	if v.GetLogKey() != "" {
 		b.WriteString(keysText(v.GetLogKey(), v.GetBrokerKey()))
@@ -47,6 +47,14 @@ func verdictText(v *carrelv1.VerifyResponse) text {
 		fmt.Fprintln(&b, "note:", printable(v.GetNote()))
 	}
 	return text(b.String())
+}
+
+// anchoredText is up to which record the anchor has the log; 0 is none.
+func anchoredText(n int64) string {
+	if n == 0 {
+		return "not anchored"
+	}
+	return fmt.Sprintf("anchored to %d", n)
 }
 
 func keysText(log, broker string) string {
@@ -99,8 +107,8 @@ func (a *app) auditCheckpointCommand() *cobra.Command {
 		if err != nil {
 			return nil, nil, err
 		}
-		return objectOf(m), textf("signed to record %d, countersigned to %d, anchored to %d\n%s",
-			m.GetSigned(), m.GetCountersigned(), m.GetAnchored(), keysText(m.GetLogKey(), m.GetBrokerKey())), nil
+		return objectOf(m), textf("signed to record %d, countersigned to %d, %s\n%s",
+			m.GetSigned(), m.GetCountersigned(), anchoredText(m.GetAnchored()), keysText(m.GetLogKey(), m.GetBrokerKey())), nil
 	})
 }
 

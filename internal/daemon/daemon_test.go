@@ -406,6 +406,12 @@ func TestDamagedAuditLog(t *testing.T) {
 		!strings.Contains(out.String(), "holds: 3 records") {
 		t.Errorf("%v %s", err, out.String())
 	}
+	if said := out.String(); !strings.Contains(said, "\n2 checkpoints; signed") || !strings.Contains(said, ", not anchored; verified") {
+		t.Errorf("it says %s", said)
+	}
+	if one := daemon.Several(1, "checkpoint"); one != "1 checkpoint" {
+		t.Errorf("one is %q", one)
+	}
 }
 
 func TestCommandLine(t *testing.T) {

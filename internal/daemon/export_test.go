@@ -17,3 +17,6 @@ var Listen = listen
 
 // AuditPath is auditPath.
 var AuditPath = auditPath
+
+// Several is several.
+var Several = several

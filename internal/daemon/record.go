@@ -147,8 +147,20 @@ func verifyAudit(ctx context.Context, w io.Writer, cfg *config.Config) error {
 			return err
 		}
 	}
-	_, err = fmt.Fprintf(w,
-		"%s holds: %d records, %d bytes, head %s\n%d checkpoints; signed to record %d, countersigned to %d, anchored to %d; verified %s\n",
-		path, v.Records, v.Bytes, v.Head.Hash, v.Checkpoints, v.Signed, v.Countersigned, v.Anchored, said)
+	anchored := "not anchored"
+	if v.Anchored > 0 {
+		anchored = fmt.Sprintf("anchored to %d", v.Anchored)
+	}
+	_, err = fmt.Fprintf(w, "%s holds: %s, %s, head %s\n%s; signed to record %d, countersigned to %d, %s; verified %s\n",
+		path, several(v.Records, "record"), several(v.Bytes, "byte"), v.Head.Hash, several(v.Checkpoints, "checkpoint"), v.Signed,
+		v.Countersigned, anchored, said)
 	return err
+}
+
+// several is a number of things.
+func several(n int64, name string) string {
+	if n == 1 {
+		return "1 " + name
+	}
+	return fmt.Sprintf("%d %ss", n, name)
 }

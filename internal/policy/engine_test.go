@@ -209,6 +209,13 @@ func TestProfiles(t *testing.T) {
 		{policy.Question{Command: "make", Profile: policy.Workspace}, policy.Confirm}, // the boundary was not seen to hold
 		{policy.Question{Command: "some-tool", Profile: policy.Host, Source: policy.User}, policy.Confirm},
 		{policy.Question{Command: "some-tool", Profile: policy.Workspace, Verified: true}, policy.Safe},
+		{policy.Question{Command: "kill 1", Profile: policy.Workspace, Verified: true}, policy.Block},
+		{policy.Question{Command: "busybox kill -9 1", Profile: policy.Workspace, Verified: true}, policy.Block},
+		{policy.Question{Command: "skill 1", Profile: policy.Workspace, Verified: true}, policy.Block},
+		{policy.Question{Command: "strace -p 1", Profile: policy.Workspace, Verified: true}, policy.Block},
+		{policy.Question{Command: "renice 5 1", Profile: policy.Workspace, Verified: true}, policy.Block},
+		{policy.Question{Command: "loginctl kill-session 1", Profile: policy.Workspace, Verified: true}, policy.Safe},
+		{policy.Question{Command: "tmux kill-session -t 1", Profile: policy.Workspace, Verified: true}, policy.Safe},
 		{policy.Question{Command: "rm -rf ~", Profile: policy.Workspace, Verified: true}, policy.Confirm},
 		{policy.Question{Command: "git push", Profile: policy.Workspace, Verified: true}, policy.Confirm},
 		{policy.Question{Command: "uptime", Profile: policy.Host, Source: policy.LLM}, policy.Confirm},

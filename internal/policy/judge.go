@@ -253,6 +253,9 @@ func (j *judge) standing(s *segment, c *shell.Command) {
 var changing = SetOf(ServiceMutate, ProcessSignal, ProcessTrace, AccountMutate, PackageMutate, Persistence, PrivilegeEscalate,
 	ProcessPriority, NetworkConfigure, FilesystemMount)
 
+// takesProcesses are programs that send signals to processes by number. A number of others is a session, a window or a port.
+var takesProcesses = set(`kill pkill skill snice`)
+
 // carrels adds carrel.tamper for carrel's programs and users given by name.
 func (j *judge) carrels(s *segment) {
 	if s.caps&SetOf(ServiceMutate, ProcessSignal, PackageMutate) != 0 {
@@ -265,7 +268,7 @@ func (j *judge) carrels(s *segment) {
 			}
 		}
 	}
-	if j.inside && s.caps&SetOf(ProcessSignal, ProcessTrace, ProcessPriority) != 0 {
+	if j.inside && (s.caps.Has(ProcessSignal) && takesProcesses[s.program] || s.caps&SetOf(ProcessTrace, ProcessPriority) != 0) {
 		for i := 1; i < len(s.words); i++ {
 			if s.words[i].Text == "1" && (i == len(s.words)-1 || s.words[i-1].Text == "-p") {
 				s.add(CarrelTamper, "process 1 of a workspace is carrel's executor")

@@ -24,6 +24,7 @@ func init() { //nolint:gochecknoinits // they refer to functions that refer to t
 		"shell":    (*judge).shellProgram,
 		"kubectl":  (*judge).kubectl,
 		"wget":     (*judge).wget,
+		"piped":    (*judge).piped,
 		"make":     (*judge).makeArguments,
 		"docker":   (*judge).docker,
 		"source":   (*judge).source,
@@ -212,6 +213,9 @@ func (j *judge) wget(s *segment, p *parsed, _ []shell.Word) {
 	if hasFlag(p, "--spider") {
 		for _, w := range p.operands {
 			s.add(NetworkQuery, w.Text)
+			if w.Dynamic && strings.ContainsAny(w.Text, "(`") {
+				s.add(NetworkOut, w.Text)
+			}
 		}
 		return
 	}
@@ -225,6 +229,22 @@ func (j *judge) wget(s *segment, p *parsed, _ []shell.Word) {
 	case out.Text != "-":
 		j.write(s, out)
 	}
+}
+
+// saysItself are programs whose output is their words, or nothing.
+var saysItself = set(`echo printf true : sleep`)
+
+// piped judges a program that sends what a pipe brings: a text that is there to be read is no data.
+func (j *judge) piped(s *segment, _ *parsed, _ []shell.Word) {
+	if s.fact == nil || s.fact.From < 0 {
+		return
+	}
+	before := j.facts.Commands[s.fact.From].Argv
+	if len(before) > 0 && saysItself[before[0].Text] &&
+		!slices.ContainsFunc(before, func(w shell.Word) bool { return w.Dynamic || w.Glob }) {
+		return
+	}
+	s.add(NetworkOut, "what the pipe brings")
 }
 
 // tar also takes its options as a first word without a dash.

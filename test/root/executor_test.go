@@ -43,7 +43,12 @@ func TestExecutorRefusesWhoItDoesNotServe(t *testing.T) {
 
 func TestExecutorUnderAttack(t *testing.T) {
 	d := shared.desk(t)
-	open := descriptors(t, d.ExecutorPID)
+	open := held(t, d.ExecutorPID)
+	var together sync.WaitGroup // as commands of the attacks sometimes are
+	for range 4 {
+		together.Go(func() { d.try("sleep", "0.3") })
+	}
+	together.Wait()
 	for _, role := range []string{"", "spawn"} {
 		t.Run("role "+role, func(t *testing.T) {
 			for what, text := range garbage {
@@ -156,7 +161,7 @@ func TestExecutorUnderAttack(t *testing.T) {
 	if left := d.sh(t, "ps -e -o args | grep -c '[s]leep 1000' || true"); left != "0" {
 		t.Errorf("%s commands of connections that ended go on", left)
 	}
-	until(t, "the descriptors given back", func() bool { return descriptors(t, d.ExecutorPID) <= open+2 })
+	until(t, "the descriptors given back", func() bool { return held(t, d.ExecutorPID) <= open+2 })
 	var list []json.RawMessage
 	if err := json.Unmarshal([]byte(shared.carrel(t, "ps", "-o", "json", d.Key)), &list); err != nil || len(list) != 0 {
 		t.Errorf("commands are left: %s, %v", list, err)

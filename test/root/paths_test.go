@@ -63,9 +63,20 @@ func TestPathsOfRoot(t *testing.T) {
 	run("verify", "carreld", "--verify-audit", "--data-dir", h.data)
 	listed := rootsPaths(t)
 	written := map[string]string{}
-	for _, p := range h.touched(t, traces) {
-		written[p] = writersAbove(t, p)
+	note := func() {
+		for _, p := range h.touched(t, traces) {
+			if w := writersAbove(t, p); w != "" || written[p] == "" {
+				written[p] = w
+			}
+		}
 	}
+	note()
+	h.carrel(t, "destroy", d.Key)
+	note() // while the home is kept
+	h.carrel(t, "revive", d.Key)
+	h.carrel(t, "archive", "create", "--destroy", d.Key)
+	h.carrel(t, "restore", d.Key)
+	note()
 	h.carrel(t, "destroy", "--purge", d.Key)
 	run("down", "carrel", append([]string{"down"}, h.flags()...)...)
 	select {
@@ -95,6 +106,9 @@ func TestPathsOfRoot(t *testing.T) {
 		if !used[i] {
 			t.Logf("listed, and not touched here: %s", l.pattern)
 		}
+	}
+	if !slices.ContainsFunc(all, func(p string) bool { return strings.HasPrefix(h.generic(p), "DATA/retained/") }) {
+		t.Error("no kept home was touched")
 	}
 	if len(all) < 100 {
 		t.Errorf("only %d paths were seen", len(all))

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -161,6 +162,25 @@ func descriptors(t testing.TB, pid int) int {
 		t.Fatal(err)
 	}
 	return len(all)
+}
+
+// ofASubgroup is what an executor keeps open of each group for one command. It keeps as many groups as commands ran at a time.
+var ofASubgroup = regexp.MustCompile(`(^|/)c\d+(/cgroup\.\w+)?$`)
+
+// held is descriptors of an executor without those of its groups.
+func held(t testing.TB, pid int) (n int) {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/fd/", pid)
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		if to, err := os.Readlink(dir + e.Name()); err != nil || !ofASubgroup.MatchString(to) {
+			n++
+		}
+	}
+	return n
 }
 
 // garbage is what breaks the framing of JSON-RPC or is no message of it. Each ends in a

@@ -135,13 +135,12 @@ const (
 
 // Reaches are the figures that carrel is to come to. Times are in the row's unit.
 var Reaches = []Reach{
-	{ID: Exec, Peer: Fork, Of: Ratio, Limit: 1.7},
-	{ID: Exec, Peer: Fork, Of: Ratio, Limit: 1.75}, // with policy on
-	{ID: Exec, Peer: Bwrap, Of: Ratio, Limit: 0.35},
+	{ID: Exec, Peer: Fork, Of: Ratio, Limit: 2}, // with policy on
+	{ID: Exec, Peer: Bwrap, Of: Ratio, Limit: 0.45},
 	{ID: Exec, Peer: Runc, Of: Ratio, Limit: 0.1},
 	{ID: Exec8, Peer: Fork, Of: Ratio, Least: true, Limit: 0.5},
-	{ID: Exec8, Peer: Bwrap, Of: Ratio, Least: true, Limit: 5},
-	{ID: CLI, Peer: Crun, Of: Ratio, Limit: 1.3},
+	{ID: CLI, Peer: Bwrap, Of: Ratio, Limit: 1.3},
+	{ID: CLI, Peer: Crun, Of: Ratio, Limit: 1},
 	{ID: CLI, Peer: Runc, Of: Ratio, Limit: 0.5},
 	{ID: Ping, Of: P50, Limit: 60},
 	{ID: Ping, Of: P99, Limit: 300},
@@ -161,7 +160,7 @@ var Reaches = []Reach{
 	{ID: PolicyRate, Of: P50, Least: true, Limit: 50_000},
 	{ID: PolicyMany, Peer: Builtin, Of: Ratio, Limit: 2},
 	{ID: Answered, Of: P50, Limit: 5},
-	{ID: Run, Peer: Bwrap, Of: Ratio, Limit: 2.5},
+	{ID: Run, Peer: Bwrap, Of: Ratio, Limit: 4},
 	{ID: RunSlow, Peer: Srt, Of: Ratio, Limit: 0.05},
 	{ID: RunHere, Peer: RunAlone, Of: Ratio, Limit: 1.2},
 	{ID: RunMemory, Of: P50, Limit: 12},
