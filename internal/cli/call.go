@@ -70,7 +70,24 @@ func ask[S, Q, R any](ctx context.Context, a *app, call unary[S, Q, R], req *Q) 
 	if err != nil {
 		return nil, err
 	}
+	if limitOf(req) == patience {
+		defer a.tellSlow(client)()
+	}
 	return askOf(ctx, client, call, req)
+}
+
+// slowAfter is after how long a person is told that the daemon has not answered yet.
+const slowAfter = 3 * time.Second
+
+// tellSlow tells a person at a terminal whom this process waits for, if that takes long, until the returned function is called.
+func (a *app) tellSlow(client *carrel.Client) (answered func()) {
+	if !isTerminal(a.Err) {
+		return func() {}
+	}
+	t := time.AfterFunc(slowAfter, func() {
+		_ = say(a.Err, "carrel: waiting for the daemon at %s, which has not answered for %v\n", client.Host(), slowAfter)
+	})
+	return func() { t.Stop() }
 }
 
 // askOf is ask for a client that is connected already.
@@ -93,17 +110,23 @@ const (
 	longPatience = 12 * time.Hour
 )
 
-// bounded waits for the answer to a request for as long as that may take.
-func bounded(ctx context.Context, req any, f func(context.Context) error) error {
+// limitOf is how long the answer to a request is waited for.
+func limitOf(req any) time.Duration {
 	limit := patience
 	switch r := req.(type) {
 	case *carrelv1.DestroyRequest, *carrelv1.VerifyRequest, *carrelv1.RemoveFileRequest:
-		limit = longPatience
+		return longPatience
 	case *carrelv1.DetachRequest:
 		limit += time.Duration(r.GetCommand().GetApprovalWaitMs()) * time.Millisecond
 	case *carrelv1.CreateRequest:
 		limit += time.Duration(r.GetApprovalWaitMs()) * time.Millisecond
 	}
+	return limit
+}
+
+// bounded waits for the answer to a request for as long as that may take.
+func bounded(ctx context.Context, req any, f func(context.Context) error) error {
+	limit := limitOf(req)
 	timed, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err := f(timed)

@@ -202,7 +202,9 @@ func (a *app) asking(
 func (a *app) started(ctx context.Context, client *carrel.Client, spec *carrel.Spec, start func(context.Context) error) error {
 	wait := spec.ApprovalWait
 	spec.ApprovalWait = carrel.DoNotWait
+	answered := a.tellSlow(client)
 	err := start(ctx)
+	answered()
 	name, ok := carrel.ApprovalOf(err)
 	if !ok {
 		return err

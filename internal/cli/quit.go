@@ -10,14 +10,14 @@ import (
 // exitQuit is the exit code of a process that Ctrl-\ ended, as shells count.
 const exitQuit = 128 + int(syscall.SIGQUIT)
 
-// Main is Run for a process that does nothing else: Ctrl-\ ends it with a line, where Go would print what its
-// goroutines do.
-func Main(args []string, s Streams) int {
+// Main is Run for a process that does nothing else: Ctrl-\ has it say so and call end with its exit code, where Go
+// would print what its goroutines do.
+func Main(args []string, s Streams, end func(code int)) int {
 	a := &app{Streams: s, quit: make(chan os.Signal, 1)}
 	go func() {
 		<-a.quit
 		fmt.Fprintln(s.Err, "carrel: quit")
-		os.Exit(exitQuit)
+		end(exitQuit)
 	}()
 	a.endAtQuit()
 	return a.line(args)

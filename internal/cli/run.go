@@ -192,6 +192,15 @@ func here() (carrel.Mount, error) {
 	return m, nil
 }
 
+// notHere says what takes the place of --here where the daemon asks for a word behind the mount, in a directory of root's.
+func (x *runFlags) notHere(err error) error {
+	if !x.here || !strings.Contains(err.Error(), ":root") {
+		return err
+	}
+	return fmt.Errorf("%s; --here takes no such word: use -v \"$PWD:$PWD:root\" --cwd \"$PWD\" in its place: %w",
+		fault.Text(err), errdefs.ErrPermissionDenied)
+}
+
 // settling is how long a command runs before the memory that its start needed is given back.
 const settling = 500 * time.Millisecond
 
@@ -375,7 +384,7 @@ func (a *app) runRoot(
 		return noDaemon(err)
 	}
 	if err != nil {
-		return err
+		return x.notHere(err)
 	}
 	name := w.GetName()
 	a.tellRoots(w)

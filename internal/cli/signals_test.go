@@ -24,6 +24,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/principal"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
+	"github.com/carrel-dev/carrel/test/ptytest"
 )
 
 // asCLI has this test program be carrel: signals are for a process of its own.
@@ -31,7 +32,7 @@ const asCLI = "CARREL_TEST_AS_CLI"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asCLI) != "" {
-		os.Exit(cli.Main(os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+		os.Exit(cli.Main(os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, os.Exit))
 	}
 	os.Exit(m.Run())
 }
@@ -129,6 +130,45 @@ func TestSignalsEndWhatWaitsForTheDaemon(t *testing.T) {
 				t.Errorf("Ctrl-\\ in %q: it said %.300q", args, said)
 			}
 		}
+	}
+}
+
+// A person who waits for a daemon that answers nothing is told so, and a program is not.
+func TestWaitingForTheDaemonIsTold(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent := startClient(t, socket, "ls")
+	var terminals []*ptytest.Terminal
+	for _, args := range [][]string{{"ls"}, {"exec", "demo", "--", "true"}, {"destroy", "demo"}} {
+		c := exec.CommandContext(t.Context(), self, args...)
+		c.Env = append(os.Environ(), asCLI+"=1", carrel.HostEnv+"=unix://"+socket)
+		terminals = append(terminals, ptytest.Start(t, c, 24, 200, false))
+	}
+	const text = "has not answered for 3s"
+	for _, x := range terminals[:2] {
+		x.Expect("carrel: waiting for the daemon at unix://" + socket + ", which " + text)
+	}
+	for _, x := range terminals {
+		x.Type("\x03")
+		if code := x.Wait(); code == 0 {
+			t.Errorf("it ended well: %s", x.Screen())
+		}
+	}
+	if s := terminals[2].Screen(); strings.Contains(s, text) {
+		t.Errorf("what takes as long as it takes: %s", s)
+	}
+	silent.send(t, syscall.SIGINT)
+	silent.ends(t, syscall.SIGINT)
+	if s := silent.err.String(); strings.Contains(s, text) {
+		t.Errorf("a program was told %s", s)
 	}
 }
 

@@ -71,6 +71,23 @@ func TestText(t *testing.T) {
 	}
 }
 
+// What is nearly how a token of the API is named is a value, and a secret that is known is one wherever it stands.
+func TestNearlyPrincipals(t *testing.T) {
+	r := redact.New([]byte("k"))
+	for _, s := range []string{
+		"token:0123456789abc", "token:0123456789aB", "token=0123456789ab", "token: 0123456789ab", `"token":"0123456789ab"`,
+		"my_token:0123456789ab", "auth-token:0123456789ab", "TOKEN:0123456789ab", "token:0123456789ab-rest", "token:0123456789abé",
+	} {
+		if got := r.Text(s); got == s {
+			t.Errorf("%q stays", s)
+		}
+	}
+	r.Know("test", "0123456789ab")
+	if got := r.Text("token:0123456789ab"); strings.Contains(got, "0123456789ab") {
+		t.Errorf("a known secret stays: %q", got)
+	}
+}
+
 // Texts that only look like secrets stay.
 func TestInnocent(t *testing.T) {
 	r := redact.New([]byte("k"))
@@ -87,6 +104,7 @@ func TestInnocent(t *testing.T) {
 		"eyJhbGci and more text here to read", "AKIA", "AKIAxyz",
 		"cannot read the key: no such file", "the token: it has expired", "author: someone", "compass=north", "bypass: yes",
 		"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJl3dIeudNqd0DPMRD6OIh65 me",
+		"cannot let token:0123456789ab allow commands", "token:0123456789ab", "by token:00ff00ff00ff, self",
 		"passed: 12, failed: 0", "=", ":", "==", "://", "a:", "--", "-- x", "--password", "--password=", "password=",
 	} {
 		if got := r.Text(s); got != s {

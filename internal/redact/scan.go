@@ -170,7 +170,7 @@ func assigned(s string, i int) (from, to int, kind string) {
 		begin--
 	}
 	name := strings.TrimLeft(s[begin:end], "-")
-	if name == "" {
+	if name == "" || s[i] == ':' && end == i && s[begin:end] == "token" && principalAt(s[i+1:]) {
 		return 0, 0, ""
 	}
 	from = i + 1
@@ -201,6 +201,16 @@ func assigned(s string, i int) (from, to int, kind string) {
 		return 0, 0, ""
 	}
 	return from, to, "value"
+}
+
+// principalAt reports whether s begins with the id of a token of the API, as records name who asks: token:ID. It is no secret.
+func principalAt(s string) bool {
+	const digits = 12
+	n := 0
+	for n < len(s) && (s[n] >= '0' && s[n] <= '9' || s[n] >= 'a' && s[n] <= 'f') {
+		n++
+	}
+	return n == digits && (n == len(s) || strings.IndexByte(" ,;)\"'\n", s[n]) >= 0)
 }
 
 // userinfo finds the password in the authority of a URL that begins at i.
