@@ -40,7 +40,7 @@ func TestConformance(t *testing.T) {
 		{"nothing else of the environment", "", []string{"--", "sh", "-c", "echo $TMPDIR"}, 0, "\n", ""},
 		{"cwd", "", []string{"--cwd", "/usr", "--", "pwd"}, 0, "/usr\n", ""},
 		{"no terminal", "", []string{"-it", "--", "true"}, 125, "", "stdin is not a terminal"},
-		{"not a host", "", []string{"--allow", "example.org/x", "--", "true"}, 125, "", "example.org/x"},
+		{"not a host", "", []string{"--allow", "https://example.org/x", "--", "true"}, 125, "", "https://example.org/x"},
 		{"read-only mount", "", []string{"-v", ".:/workspace:ro", "--", "touch", "/workspace/x"}, 1, "", "Read-only"},
 		{"what it left ends", "", []string{"--", "sh", "-c", "setsid sleep 300 & echo on"}, 0, "on\n", ""},
 		{"unknown control", "", []string{"--accept", "nothing", "--", "true"}, 125, "", "no such control"},

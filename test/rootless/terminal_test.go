@@ -49,7 +49,7 @@ func TestTerminalExitCodes(t *testing.T) {
 		{[]string{"--", "sh", "-c", "kill -SEGV $$"}, 139, ""},
 		{[]string{"--", "/etc/passwd"}, 126, "permission denied"},
 		{[]string{"--", "no-such-program"}, 127, "not found in PATH"},
-		{[]string{"--allow", "example.org/x", "--", "true"}, 125, "example.org/x"},
+		{[]string{"--allow", "https://example.org/x", "--", "true"}, 125, "https://example.org/x"},
 		{[]string{"--", "stty", "size"}, 0, "24 80"},
 		{[]string{"--", "sh", "-c", "tty; ls /dev/pts"}, 0, "/dev/pts/0"},
 	} {
