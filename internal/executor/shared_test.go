@@ -156,7 +156,12 @@ func TestSession(t *testing.T) {
 				t.Errorf("at the end: %v", err)
 			}
 		}
-		c.open("main", "true") // the name is free
+		last := c.open("main", "true") // the name is free
+		for until := time.Now().Add(10 * time.Second); c.listed(last).Status == nil; <-time.After(5 * time.Millisecond) {
+			if time.Now().After(until) {
+				t.Fatal("the last one does not end")
+			}
+		}
 	})
 }
 
@@ -200,7 +205,7 @@ func TestSessionSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	large.types("\n")
-	large.shows("25 70")
+	large.shows("25 70", "change ") // which a slow shell says later
 	s := <-large.s
 	var changes int
 	for line := range strings.Lines(s.String()) {
