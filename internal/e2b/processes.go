@@ -164,7 +164,7 @@ func (s processes) start(ctx context.Context, m *process.StartRequest, e execapi
 				event = startEvent(pid)
 			}
 			if err := send(event); err != nil {
-				cancel() // and what was started meanwhile is hung up below
+				cancel() // what was started meanwhile runs on, as after any client that leaves
 			}
 			wait.Reset(keepAlive)
 		}
