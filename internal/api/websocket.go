@@ -186,8 +186,7 @@ func (s *Server) terminal(w http.ResponseWriter, r *http.Request) {
 		return // Accept has answered
 	}
 	ws.SetReadLimit(maxFrame)
-	code, why := s.carry(ctx, ws, m)
-	_ = ws.Close(code, why) // a client that has gone needs no reason
+	s.carry(ctx, ws, m)
 }
 
 // sessionFor is the command of the session that a client asks for, which is opened if that is asked for.
@@ -229,14 +228,18 @@ func (t *takenConn) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return c, b, err
 }
 
-// carry carries bytes until the session has ended, the client has gone, or it may no more. It returns how the WebSocket is
-// closed.
-func (s *Server) carry(ctx context.Context, ws *websocket.Conn, m *member) (websocket.StatusCode, string) {
+// carry carries bytes until the session has ended, the client has gone, or it may no more, and closes the WebSocket with the
+// reason.
+func (s *Server) carry(ctx context.Context, ws *websocket.Conn, m *member) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer s.untilClosing(ctx, m.leave)()
+	// A read whose context ends takes the connection with it, and the client would not be told why. What it sends in that
+	// moment goes nowhere: the member has left.
+	reading, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
 	go func() {
-		cancel(m.obey(ctx, ws))
+		cancel(m.obey(reading, ws))
 		m.leave() // which ends the pump
 	}()
 	go func() {
@@ -253,6 +256,12 @@ func (s *Server) carry(ctx context.Context, ws *websocket.Conn, m *member) (webs
 		defer done()
 		return ws.Write(timed, websocket.MessageBinary, b)
 	})
+	code, why := s.closeCode(ctx, err)
+	_ = ws.Close(code, why) // a client that has gone needs no reason
+}
+
+// closeCode is how a WebSocket is closed whose pump has ended with err.
+func (s *Server) closeCode(ctx context.Context, err error) (websocket.StatusCode, string) {
 	cause := context.Cause(ctx)
 	switch {
 	case ended(ctx) != nil:
