@@ -64,7 +64,7 @@ func TestKilledFormatter(t *testing.T) {
 					hit = true
 					<-time.After(time.Duration(r.IntN(longest)) * time.Millisecond)
 					if formatter(broker) != pid {
-						longest = max(longest*3/4, 2)
+						longest = max(longest*3/4, 1) // then at once
 					} else {
 						target := pid
 						if victim == "broker" {
