@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -118,15 +119,9 @@ func (s *Server) forget(name string) {
 	delete(s.seen.of, name)
 }
 
-// query is what signedBy reads.
-type query interface {
-	Get(string) string
-	Has(string) bool
-}
-
 // signedBy is the token with whose access token a URL was signed, as the SDKs do:
 // "v1_" and the SHA-256 of PATH:OPERATION:USER:ACCESS_TOKEN[:EXPIRY], in base64 without padding.
-func (s *Server) signedBy(ctx context.Context, name, method string, q query) (token.ID, bool) {
+func (s *Server) signedBy(ctx context.Context, name, method string, q url.Values) (token.ID, bool) {
 	operation := "read"
 	if method == http.MethodPost {
 		operation = "write"
