@@ -131,6 +131,7 @@ func TestUpLeavesWhatItDidNotStart(t *testing.T) {
 		before[part] = pid
 	}
 	must(t, unix.Kill(before["daemon"], unix.SIGSTOP))
+	until(t, "the daemon to stop", func() bool { return halted(before["daemon"]) }) // one of its threads has to take the signal first
 	r := h.within(t, 40*time.Second, append([]string{"up", "--detach", "--prefix", h.prefix}, h.flags()...)...)
 	must(t, unix.Kill(before["daemon"], unix.SIGCONT))
 	if want := fmt.Sprintf("runs as pid %d and is left alone", before["daemon"]); r.code == 0 || !strings.Contains(r.err, want) {
@@ -142,4 +143,17 @@ func TestUpLeavesWhatItDidNotStart(t *testing.T) {
 			t.Errorf("the %s was %d and is %d, %v", part, was, pid, err)
 		}
 	}
+}
+
+// halted reports whether all threads of a process are stopped (proc_pid_stat(5)).
+func halted(pid int) bool {
+	all, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, path := range all {
+		b, rerr := os.ReadFile(path)
+		_, rest, ok := strings.Cut(string(b), ") ")
+		if rerr != nil || !ok || rest[0] != 'T' {
+			return false
+		}
+	}
+	return err == nil && len(all) > 0
 }
