@@ -18,13 +18,13 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/archive"
+	"github.com/carrel-dev/carrel/test/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // ordinary is an unused id.
 const ordinary = 61977

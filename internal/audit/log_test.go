@@ -17,17 +17,17 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/test/leaks"
 )
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("AUDIT_TEST_CRASH_DIR"); dir != "" {
 		crashChild(dir)
 	}
-	goleak.VerifyTestMain(m)
+	leaks.Main(m)
 }
 
 func logPath(t testing.TB) string { return filepath.Join(t.TempDir(), "audit", "audit.jsonl") }

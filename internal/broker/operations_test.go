@@ -11,13 +11,13 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
-	"go.uber.org/goleak"
 
 	"github.com/carrel-dev/carrel/internal/broker"
 	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
 	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/test/leaks"
 )
 
 const name = id.Workspace("cbt-0123abcd")
@@ -420,8 +420,5 @@ func TestMain(m *testing.M) {
 	if os.Getenv("BROKER_TEST_VFORK") != "" {
 		sleepInVfork() // until it is killed
 	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		removeBinaries()
-		os.Exit(code)
-	}))
+	leaks.Main(m, removeBinaries)
 }

@@ -21,7 +21,6 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
-	"go.uber.org/goleak"
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/carrel-dev/carrel/internal/audit"
@@ -31,6 +30,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/daemon"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
 	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/test/leaks"
 )
 
 const asChild = "DAEMON_TEST_RUN"
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	leaks.Main(m)
 }
 
 // brokerDouble is a test double of the broker: it keeps workspaces in memory, and signs

@@ -17,7 +17,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/archiver"
@@ -40,11 +39,12 @@ import (
 	"github.com/carrel-dev/carrel/internal/store"
 	_ "github.com/carrel-dev/carrel/internal/store/sqlite"
 	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/test/leaks"
 )
 
 var _ api.Gate = (*flow.Flow)(nil)
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 var (
 	alice = principal.Principal{Kind: principal.User, UID: 1000, GID: 1000}

@@ -14,14 +14,14 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/fault"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/test/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // socketPair returns the two ends of a connected Unix stream socket.
 func socketPair(t testing.TB) (*net.UnixConn, *net.UnixConn) {

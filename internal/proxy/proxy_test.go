@@ -5,10 +5,10 @@ import (
 	"io"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/carrel-dev/carrel/test/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // script is a client that has sent everything at once, or in pieces, and what it was answered.
 type script struct {

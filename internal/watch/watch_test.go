@@ -12,12 +12,12 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/containerd/errdefs"
-	"go.uber.org/goleak"
 
 	"github.com/carrel-dev/carrel/internal/watch"
+	"github.com/carrel-dev/carrel/test/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // answers is a source that keeps the answers. The test sends the items.
 type answers struct {

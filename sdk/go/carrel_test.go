@@ -14,7 +14,6 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
-	"go.uber.org/goleak"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/api"
@@ -22,9 +21,10 @@ import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/principal"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
+	"github.com/carrel-dev/carrel/test/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 var alice = principal.Principal{Kind: principal.User, UID: 1000, GID: 1000}
 

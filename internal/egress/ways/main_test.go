@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/audit"
@@ -27,6 +26,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/workspace"
 	"github.com/carrel-dev/carrel/test/built"
+	"github.com/carrel-dev/carrel/test/leaks"
 )
 
 var binary string
@@ -41,13 +41,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	binary = filepath.Join(dir, "carrel-egress")
-	code := m.Run()
-	os.RemoveAll(dir)
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	leaks.Main(m, func() { os.RemoveAll(dir) })
 }
 
 const (

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"go.uber.org/goleak"
 
 	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/execapi"
@@ -25,6 +24,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/test/leaks"
 )
 
 // may is the permit to change a workspace, as the gate would issue it.
@@ -33,7 +33,7 @@ func may(name id.Workspace) permit.Permit {
 	return p
 }
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 const name = id.Workspace("ws-2a97516c")
 
