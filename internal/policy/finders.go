@@ -49,7 +49,7 @@ func (j *judge) find(s *segment, _ *parsed, _ []shell.Word) {
 					}
 				}
 				s.add(CommandExecute, w.Text)
-				j.nested(s, cmd)
+				j.nestedBelow(s, cmd, !narrowed)
 			}
 			i = end
 		case "-delete":
@@ -99,6 +99,15 @@ func (j *judge) found(words []shell.Word) (shell.Word, bool) {
 	return start, narrowed
 }
 
+// nestedBelow judges a command that gets the names of files; all says that these are all files below the
+// directory which stands for them in words.
+func (j *judge) nestedBelow(s *segment, words []shell.Word, all bool) {
+	before := j.below
+	j.below = all
+	j.nested(s, words)
+	j.below = before
+}
+
 // heard judges a loop that reads names that a command before it lists. What the loop does with
 // them is unknown, so secrets among them count as read.
 func (j *judge) heard(s *segment, from int) {
@@ -130,12 +139,14 @@ func (j *judge) xargs(s *segment, p *parsed, rest []shell.Word) {
 		return
 	}
 	s.add(CommandExecute, words[0].Text)
+	all := false
 	if s.fact != nil && s.fact.From >= 0 {
 		before := j.facts.Commands[s.fact.From].Argv
 		if len(before) > 0 {
 			switch programName(before[0].Text) {
 			case "find":
 				w, narrowed := j.found(before[1:])
+				all = !narrowed
 				if !narrowed || w.Text != "." && !roots[w.Text] {
 					words = append(words, w)
 				}
@@ -180,7 +191,7 @@ func (j *judge) xargs(s *segment, p *parsed, rest []shell.Word) {
 		words = append(words, shell.Word{Text: "$input", Source: "its input", Dynamic: true})
 	}
 	at := len(j.segs)
-	j.nested(s, words)
+	j.nestedBelow(s, words, all)
 	if len(j.segs) == at {
 		return
 	}
@@ -214,11 +225,14 @@ func (j *judge) grep(s *segment, p *parsed, _ []shell.Word) {
 		return
 	}
 	for i, w := range p.operands {
-		if i == 0 {
+		if i == 0 && !hasFlag(p, "-e") && !hasFlag(p, "-f") {
 			pattern += w.Text
 			continue
 		}
 		at, _ := canonical(w, j.q.Home, j.dir)
+		if secretTrees[at] && (everything.MatchString(strings.TrimSpace(pattern)) || hasFlag(p, "-v")) {
+			s.add(SecretRead, "all of "+w.Text)
+		}
 		if wideTree.MatchString(at) && hunted.MatchString(pattern) {
 			s.add(SecretRead, "looks for "+pattern+" in all of "+w.Text)
 		}

@@ -24,6 +24,8 @@ type judge struct {
 	names  map[string]bool // functions defined in the text
 	// inside says that the command runs in a workspace with a verified boundary.
 	inside bool
+	// below says that the words of the command stand for all files below them; see nestedBelow.
+	below bool
 	// byFact holds the segment of each command of the facts.
 	byFact []*segment
 }

@@ -50,3 +50,27 @@ func TestGlobsOfSecrets(t *testing.T) {
 		}
 	}
 }
+
+// What prints or packs all files below a directory that holds secrets asks; what looks for something in it, sums it up or
+// takes a part of it does not.
+func TestWholeTrees(t *testing.T) {
+	e := engine(t)
+	for _, line := range []string{
+		"tar cf - ~", "tar -C / -cf - etc", "tar cf - /etc", "tar cf - $HOME", "grep -rh '' /etc", "grep -r . /root", "grep -rv zzz ~",
+		"grep -r -e '' /home", "find ~ -exec cat {} +", "find /etc -type f -exec cat {} ;", "find ~ -type f -print0 | xargs -0 cat",
+		"diff -r ~ /tmp", "cp -a ~ /mnt/x", "zip -r x.zip ~",
+	} {
+		if d := e.Decide(host(line)); !slices.Contains(d.Capabilities, "secret.read") {
+			t.Errorf("%s reads no secret: %v", line, d.Capabilities)
+		}
+	}
+	for _, line := range []string{
+		"grep -rn listen /etc", "grep -r . src", "find . -exec cat {} +", "find ~ -name '*.go' -exec cat {} +",
+		"find ~ -name '*.go' | xargs cat", "find ~ -type f | xargs wc -l", "tar cf - .", "tar cf - ~/project", "diff -r a b", "ls -R ~",
+		"du -sh ~", "rg TODO ~", "find /etc -type f -exec sha256sum {} +",
+	} {
+		if d := e.Decide(host(line)); slices.Contains(d.Capabilities, "secret.read") {
+			t.Errorf("%s reads a secret: %v", line, d.Reasons)
+		}
+	}
+}

@@ -66,7 +66,9 @@ func (j *judge) cd(s *segment, p *parsed, _ []shell.Word) {
 var (
 	hunted = lazy(`(?i)pass|_auth|authtoken|secret|api[_-]?key|private.key|access[_-]?key|AKIA|token|credential|` +
 		`BEGIN.*(?:KEY|RSA|DSA|EC|OPENSSH|PGP)`)
-	wideTree = lazy(`^/(?:var/www|var/backups|srv/[^/]+|~/[^/.]+|etc|home|root|~|var|opt|srv|usr|mnt|~/\.[a-z]+)?(?:/\*)?$`)
+	// everything matches patterns that each line has, or nearly each.
+	everything = lazy(`^[\^$.*+?|()\[\]\\swSW]*$`)
+	wideTree   = lazy(`^/(?:var/www|var/backups|srv/[^/]+|~/[^/.]+|etc|home|root|~|var|opt|srv|usr|mnt|~/\.[a-z]+)?(?:/\*)?$`)
 )
 
 // dd without an end copies until the disk is full.

@@ -132,7 +132,10 @@ func (j *judge) pathEffect(s *segment, w shell.Word, a access) {
 	if set, class := j.pathCaps(p, glob, a); set != 0 {
 		s.addSet(set, w.Text+" ("+class+")")
 	}
-	if a == accessTree || a == accessRead && s.recursive() {
+	if a == accessTree || a == accessRead && (s.recursive() || j.below) {
+		if secretTrees[p] && !searches[programName(s.words[0].Text)] {
+			s.add(SecretRead, "all of "+w.Text)
+		}
 		set, class := j.pathCaps(strings.TrimSuffix(p, "/")+"/x", false, accessRead)
 		s.addSet(set&SetOf(SecretRead), w.Text+" ("+class+")")
 	}
@@ -154,6 +157,14 @@ func (j *judge) pathEffect(s *segment, w shell.Word, a access) {
 
 // roots are directories that hold everything of a user or machine.
 var roots = set(`/ /* /~ /~/* /. /home /home/* /~/.* ~ /~/.[!.]* /root`)
+
+// secretTrees are directories below which the secrets of users or of the machine are.
+var secretTrees = set(`/ /* /. /home /home/* /~ /~/* /~/. /~/.* /~/.[!.]* /root /root/* /etc /etc/* /var /var/lib /opt /srv`)
+
+// searches print of what they read only what was looked for, which grep judges, a sum or a kind.
+var searches = set(`
+	grep egrep fgrep zgrep bzgrep xzgrep pcregrep pcre2grep rg ag ack ugrep
+	wc file md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum shasum cksum sum du stat`)
 
 // systemTrees are directories that a machine cannot run without.
 var systemTrees = set(`
