@@ -8,7 +8,7 @@ import (
 )
 
 func TestFind(t *testing.T) {
-	go time.Sleep(700 * time.Millisecond) // longer than goleak waits
+	go func() { <-time.After(700 * time.Millisecond) }() // longer than goleak waits
 	if err := leaks.Find(10 * time.Second); err != nil {
 		t.Errorf("a goroutine that ends by itself counts as left: %v", err)
 	}
