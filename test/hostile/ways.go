@@ -32,7 +32,7 @@ var ways = []way{
 	{name: "timers and queued signals", perl: `for (1..8) { fork or last } my $t = "x" x 8;
 		for (1..20000) { last if syscall(222, 0, 0, $t) < 0 } sleep 1000`},
 	{name: "message queues", perl: `for (1..64) {
-		my ($n, $a) = ("/q$$-$_", pack "q8", 0, 10, 8192, 0); syscall 240, $n, 66, 384, $a } sleep 1000`},
+		my ($n, $a) = ("q$$-$_", pack "q8", 0, 10, 8192, 0); syscall 240, $n, 66, 384, $a } sleep 1000`},
 	{name: "terminals", perl: `for (1..8) { fork or last } push @f, $f while open $f, "+<", "/dev/ptmx" and @f < 2000; sleep 1000`},
 	{name: "files", perl: `for (1..50) { fork or last } push @f, $f while open $f, "<", "/dev/null"; sleep 1000`},
 	{name: "sockets full of data", perl: `use Socket; while (socketpair $a, $b, AF_UNIX, SOCK_STREAM, 0) { $a->blocking(0);
