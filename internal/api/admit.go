@@ -46,13 +46,19 @@ func (s *Server) Admit(w http.ResponseWriter, r *http.Request, e Entry) {
 		}
 		defer done()
 	}
+	at, err := s.places.take(r.Context(), authn.FromContext(r.Context()).Owner())
+	if err != nil {
+		e.Refuse(w, r, err)
+		return
+	}
+	defer at.give()
 	if e.Stream {
 		// A stream outlives the time limits, so a closing server must end it.
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
 		defer context.AfterFunc(s.closing, cancel)()
 		rc := http.NewResponseController(w)
-		r = r.WithContext(context.WithValue(ctx, controllerKey{}, rc))
+		r = r.WithContext(context.WithValue(ctx, streamKey{}, &exchanged{rc, at}))
 	} else if r, err = limitBody(w, r, s.opts.BodyTimeout); err != nil {
 		e.Refuse(w, r, err)
 		return

@@ -58,10 +58,11 @@ type awaits func(set func(*http.ResponseController, time.Time) error) error
 
 // await lets no client stall for ever: a workspace is held until its archive is there.
 func (s *Server) await(ctx context.Context) awaits {
-	rc, _ := ctx.Value(controllerKey{}).(*http.ResponseController) // as ServeHTTP says
+	x := ctx.Value(streamKey{}).(*exchanged) // as Admit says
 	return func(set func(*http.ResponseController, time.Time) error) error {
-		_ = set(rc, time.Now().Add(s.opts.StallTimeout)) // a connection that is gone waits for nothing
-		return ended(ctx)
+		err := proceed(ctx)
+		_ = set(x.rc, time.Now().Add(s.opts.StallTimeout)) // a connection that is gone waits for nothing
+		return err
 	}
 }
 

@@ -123,6 +123,11 @@ func (x *session) handle(ctx context.Context, c *jsonrpc.Conn, req *jsonrpc.Requ
 	if len(req.FDs) > 0 && req.Method != fdapi.Create {
 		return nil, nil, jsonrpc.Hangup(fmt.Errorf("cannot accept %s: it brings descriptors: %w", req.Method, errdefs.ErrInvalidArgument))
 	}
+	at, err := x.server.places.take(ctx, x.caller.Owner())
+	if err != nil {
+		return nil, nil, err
+	}
+	defer at.give()
 	carried := &carriage{session: x, conn: c, in: req.FDs}
 	res, err := call(authn.NewContext(context.WithValue(ctx, carriageKey{}, carried), x.caller), req.Params)
 	if err != nil {

@@ -1,5 +1,7 @@
 package api
 
+import "context"
+
 // Routes lists the paths that are served.
 func Routes() []string {
 	var out []string
@@ -21,3 +23,28 @@ func WithoutRoute(path string) (restore func()) {
 
 // Taken is taken.
 var Taken = taken
+
+// Places are the places of a server.
+type Places = places
+
+// Quantum is for how long a request counts as at work.
+const Quantum = quantum
+
+// NewPlaces has so many.
+func NewPlaces(most int) *Places {
+	p := newPlaces()
+	p.most = most
+	return p
+}
+
+// Take is take.
+func (p *places) Take(ctx context.Context, owner string) (*place, error) { return p.take(ctx, owner) }
+
+// Unused reports whether nobody has or waits for a place.
+func (p *places) Unused() bool { return len(p.held)+len(p.owners)+len(p.waiting)+len(p.next) == 0 }
+
+// Again is again.
+func (x *place) Again(ctx context.Context) error { return x.again(ctx) }
+
+// Give is give.
+func (x *place) Give() { x.give() }

@@ -132,7 +132,7 @@ func (s commands) joinStream(ctx context.Context, stream *connect.BidiStream[car
 		received <- err
 	}()
 	err = pump(m.f, func(b []byte) error {
-		if err := ended(ctx); err != nil {
+		if err := proceed(ctx); err != nil {
 			return err
 		}
 		return stream.Send(&carrelv1.JoinResponse{Message: &carrelv1.JoinResponse_Stdout{Stdout: b}})

@@ -96,6 +96,7 @@ type Server struct {
 	conns       connections
 	strangers   strangers
 	streams     streams
+	places      *places
 	terminals   terminalPace
 	attached    attachedCommands
 }
@@ -153,6 +154,7 @@ func NewServer(g Gate, opts Options) *Server {
 	}
 	s := &Server{
 		gate: g, opts: opts, handlers: map[string]http.Handler{}, streams: streams{most: opts.StreamsPerOwner, held: map[string]int{}},
+		places:    newPlaces(),
 		terminals: terminalPace{came: bucket.NewMany[string](maxTerminalOwners)},
 	}
 	s.closing, s.close = context.WithCancel(context.Background())
@@ -278,13 +280,32 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-type controllerKey struct{}
+type streamKey struct{}
+
+// exchanged is what a stream has of its request.
+type exchanged struct {
+	rc    *http.ResponseController
+	place *place
+}
 
 // stopReading ends the Receive of a stream that waits, and any later one.
 func stopReading(ctx context.Context) {
-	if rc, ok := ctx.Value(controllerKey{}).(*http.ResponseController); ok {
-		_ = rc.SetReadDeadline(time.Unix(1, 0)) // a connection that is gone has nothing to read
+	if x, ok := ctx.Value(streamKey{}).(*exchanged); ok {
+		_ = x.rc.SetReadDeadline(time.Unix(1, 0)) // a connection that is gone has nothing to read
 	}
+}
+
+// proceed waits until a stream may work on its next message; see places. Its error is why the daemon has ended the
+// request, or that the client is gone.
+func proceed(ctx context.Context) error {
+	var err error
+	if x, ok := ctx.Value(streamKey{}).(*exchanged); ok {
+		err = x.place.again(ctx)
+	}
+	if gone := ended(ctx); gone != nil {
+		return gone
+	}
+	return err
 }
 
 // metrics serves the counters to those who may read the audit log.
@@ -351,7 +372,7 @@ func ended(ctx context.Context) error {
 
 // send sends a message of a stream, unless the daemon has ended the request.
 func send[T any](ctx context.Context, stream interface{ Send(*T) error }, m *T) error {
-	if err := ended(ctx); err != nil {
+	if err := proceed(ctx); err != nil {
 		return err
 	}
 	return stream.Send(m)

@@ -58,7 +58,7 @@ func (s commands) stream(ctx context.Context, stream *bidi) error {
 	}
 	defer closeAll(files)
 
-	x := exchange{stream: stream, gate: s.gate, ref: p.ref, cmd: cmd, refused: func() error { return ended(ctx) }}
+	x := exchange{stream: stream, gate: s.gate, ref: p.ref, cmd: cmd, refused: func() error { return proceed(ctx) }}
 	if err := x.assign(files, p.terminal, start.GetStdin()); err != nil {
 		return err
 	}

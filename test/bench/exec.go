@@ -86,7 +86,12 @@ func (b *bench) exec() error {
 	ours := []measure.Contestant{
 		h.api("warm exec, policy on", true, "demo"), h.api("warm exec, output captured", false, "demo"), direct(h, conn), h.idleCall(),
 	}
-	others := append([]measure.Contestant{fork()}, b.peers.beside()...)
+	floor, stop, err := b.floor()
+	if err != nil {
+		return err
+	}
+	defer stop()
+	others := append([]measure.Contestant{fork(), floor}, b.peers.beside()...)
 	got := measure.Interleave(b.ctx, b.pace(slowest), append(ours, others...))
 	for i, id := range []string{report.Exec, report.ExecCaptured, report.ExecExecutor, report.ExecAPI} {
 		peers := got[len(ours):]

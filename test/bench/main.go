@@ -72,6 +72,13 @@ func main() {
 		echo()
 		return
 	}
+	if len(os.Args) > 1 && (os.Args[1] == floorRecordArg || os.Args[1] == floorStartArg) {
+		if err := liveFloor(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, "bench: the floor:", err)
+			os.Exit(exitFailed)
+		}
+		return
+	}
 	if len(os.Args) == 2 && os.Args[1] == clientArg {
 		if err := client(os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)
