@@ -50,7 +50,7 @@ type Runner interface {
 
 // Bounds of what a client may take and say.
 const (
-	askTime   = 5 * time.Second
+	askTime   = 20 * time.Second
 	maxAnswer = 64 << 10
 	maxSource = 1 << 20 // of a file
 )

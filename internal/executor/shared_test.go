@@ -157,7 +157,7 @@ func TestSession(t *testing.T) {
 			}
 		}
 		last := c.open("main", "true") // the name is free
-		for until := time.Now().Add(10 * time.Second); c.listed(last).Status == nil; <-time.After(5 * time.Millisecond) {
+		for until := time.Now().Add(time.Minute); c.listed(last).Status == nil; <-time.After(5 * time.Millisecond) {
 			if time.Now().After(until) {
 				t.Fatal("the last one does not end")
 			}
@@ -183,13 +183,13 @@ func TestSessionSize(t *testing.T) {
 	small.shows("20 90")
 	c.join(n, 5, 5, true)
 	small.types("\n")
-	for until := time.Now().Add(10 * time.Second); c.listed(n).Rows != 20 || c.listed(n).Clients != 3; <-time.After(5 * time.Millisecond) {
+	for until := time.Now().Add(time.Minute); c.listed(n).Rows != 20 || c.listed(n).Clients != 3; <-time.After(5 * time.Millisecond) {
 		if time.Now().After(until) {
 			t.Fatalf("with one who looks on: %+v", c.listed(n))
 		}
 	}
 	small.f.Close()
-	for until := time.Now().Add(10 * time.Second); c.listed(n).Rows != 30; <-time.After(5 * time.Millisecond) {
+	for until := time.Now().Add(time.Minute); c.listed(n).Rows != 30; <-time.After(5 * time.Millisecond) {
 		if time.Now().After(until) {
 			t.Fatalf("after the smaller one left: %+v", c.listed(n))
 		}

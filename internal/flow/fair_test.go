@@ -91,11 +91,12 @@ func TestManyOperationsOfOneDelayNobody(t *testing.T) {
 		}()
 	}
 	<-done // they are under way
+	before := len(done)
 	if _, _, err := h.Create(other, root, wanted("roots", workspace.Limits{}, true)); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(done); n > many/2 {
-		t.Errorf("%d of %d operations were done before one of another's", n, many)
+	if n := len(done) - before; n > many*7/8 { // as below
+		t.Errorf("%d of %d operations were done while another's one waited", n, many)
 	}
 	for range many - 1 {
 		<-done
@@ -128,6 +129,7 @@ func TestManyAnswersOfOneDelayNobody(t *testing.T) {
 		return all
 	}
 	greedy, other := authn.NewContext(t.Context(), alice), authn.NewContext(t.Context(), bob)
+	bobs := names(bob)[0]
 	done := make(chan struct{}, many)
 	for _, name := range names(alice) {
 		go func() {
@@ -138,11 +140,14 @@ func TestManyAnswersOfOneDelayNobody(t *testing.T) {
 		}()
 	}
 	<-done // they are under way
-	if _, err := h.Answer(other, bob, names(bob)[0], approval.Deny, "", true); err != nil {
+	before := len(done)
+	if _, err := h.Answer(other, bob, bobs, approval.Deny, "", true); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(done); n > many/2 {
-		t.Errorf("%d of %d answers were given before another's", n, many)
+	// Many are written to the disk at once, and are done at once then: with one processor more than half. In the order in which
+	// they came all of them would be.
+	if n := len(done) - before; n > many*7/8 {
+		t.Errorf("%d of %d answers were given while another's one waited", n, many)
 	}
 	for range many - 1 {
 		<-done
