@@ -112,16 +112,20 @@ func instance(t testing.TB) *cgroup.Instance {
 	return instanceOf(t, 0)
 }
 
-// instanceOf makes an instance whose workspaces may have so many processes together.
+// instanceConfig is of an instance whose workspaces may have so many processes together, which instanceOf makes.
+func instanceConfig(pids int64) cgroup.Config {
+	return cgroup.Config{
+		Name: fmt.Sprintf("carrel-test-%d", os.Getpid()), Shared: cgroup.Shared{MemoryBytes: 4 << 30, Pids: pids},
+		Each: cgroup.Shared{MemoryBytes: 3 << 30, Pids: pids / 2},
+	}
+}
+
 func instanceOf(t testing.TB, pids int64) *cgroup.Instance {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("skipped: control groups need root")
 	}
-	in, err := cgroup.Open(cgroup.Config{
-		Name: fmt.Sprintf("carrel-test-%d", os.Getpid()), Shared: cgroup.Shared{MemoryBytes: 4 << 30, Pids: pids},
-		Each: cgroup.Shared{MemoryBytes: 3 << 30, Pids: pids / 2},
-	})
+	in, err := cgroup.Open(instanceConfig(pids))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,12 @@
 package cgroup
 
-import "github.com/carrel-dev/carrel/internal/workspace"
+import (
+	"cmp"
+	"strings"
+
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
 
 // What tests from outside need to reach.
 
@@ -76,4 +82,28 @@ func (in *Instance) OwnersLeft() (all []string, hierarchies int) {
 		hierarchies++
 	}
 	return all, hierarchies
+}
+
+// Weights reads the weight of a workspace's group and of its owner's: "usual", "most" or a number. ok is
+// false where root does not divide the processors by groups here.
+func (in *Instance) Weights(name id.Workspace) (own, owners string, ok bool) {
+	h := in.weighing()
+	if h == nil {
+		return "", "", false
+	}
+	file, usual, most := h.weight()
+	called := map[string]string{usual: "usual", most: "most"}
+	read := func(d dirFD, err error) string {
+		if err != nil {
+			return err.Error()
+		}
+		defer d.close()
+		text, err := d.read(file)
+		if err != nil {
+			return err.Error()
+		}
+		text = strings.TrimSpace(text)
+		return cmp.Or(called[text], text)
+	}
+	return read(h.open(string(name))), read(h.parent(string(name))), true
 }

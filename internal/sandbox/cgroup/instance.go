@@ -37,6 +37,8 @@ type Instance struct {
 	ceiling    Shared // of Config
 	each       Shared // of each owner
 	owning     sync.Mutex
+	hurrying   sync.Mutex
+	hurried    map[uint64]int // births under way in an owner's group, by its inode
 	throughput throughput
 	v1         []*hierarchy
 	v2         *hierarchy
@@ -109,7 +111,7 @@ func Open(cfg Config) (*Instance, error) {
 	if cfg.Each.MemoryBytes < 0 || cfg.Each.Pids < 0 {
 		return nil, fmt.Errorf("cannot use %+v as the ceiling of an owner's workspaces: %w", cfg.Each, errdefs.ErrInvalidArgument)
 	}
-	in := &Instance{name: cfg.Name, ceiling: cfg.Shared, each: cfg.Each}
+	in := &Instance{name: cfg.Name, ceiling: cfg.Shared, each: cfg.Each, hurried: map[uint64]int{}}
 	err := in.open(ParseMounts(cfg.Mountinfo))
 	if err == nil {
 		err = in.setThroughput(cfg.Throughput)
@@ -165,7 +167,7 @@ func (in *Instance) open(m Mounts) error {
 			return fmt.Errorf("cannot remove what is left of owners in %s: %w", h.path, err)
 		}
 	}
-	return nil
+	return in.calm()
 }
 
 func joinPath(point, name string) string {

@@ -18,6 +18,9 @@ import (
 // the v1 groups first, by their `tasks` files: a thread that moves itself costs no
 // grace period of the kernel, where moving the child would cost one of some 10 ms.
 func clone(c *Config, in *inheritance) (pid, pidfd int, err error) {
+	if c.Hurry != nil {
+		defer c.Hurry()()
+	}
 	err = thread.Throwaway(func() error {
 		for _, f := range c.V1Sup {
 			if _, err := unix.Write(number(f), []byte("0")); err != nil {

@@ -58,6 +58,8 @@ type Config struct {
 	Give []*os.File
 	// NoGroup says why there are no groups, without root.
 	NoGroup string
+	// Hurry has the scheduler prefer the groups until done is called, for the birth in them. Optional.
+	Hurry func() (done func())
 	// Moved is called when the executor has left Born; it puts the limits in force.
 	// Required with SupProcs.
 	Moved func() error
