@@ -30,6 +30,16 @@ func ioctl(fd int, op, arg uintptr) (int, error) {
 	return int(n), orNil(errno)
 }
 
+// prepare is ioctl for what comes before the guest runs, which a signal of the Go runtime may interrupt.
+func prepare(fd int, op, arg uintptr) (n int, err error) {
+	for range 100 {
+		if n, err = ioctl(fd, op, arg); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	return n, err
+}
+
 // tryKVM says yes only if a guest has run an instruction: a device that opens, and a machine that can be made,
 // promise nothing.
 func tryKVM(*Config) (State, string, string) {
@@ -90,7 +100,7 @@ func makeGuest(kvm int) (g *guest, err error) {
 		}
 		return nil
 	}
-	g.vm, err = ioctl(kvm, kvmCreateVM, 0)
+	g.vm, err = prepare(kvm, kvmCreateVM, 0)
 	if err := step("KVM_CREATE_VM", err); err != nil {
 		return nil, err
 	}
@@ -102,15 +112,15 @@ func makeGuest(kvm int) (g *guest, err error) {
 		slot, flags               uint32
 		guest, size, userspaceAdr uint64
 	}{size: uint64(guestPage), userspaceAdr: uint64(uintptr(unsafe.Pointer(&g.memory[0])))}
-	_, err = ioctl(g.vm, kvmSetUserMemory, uintptr(unsafe.Pointer(&region)))
+	_, err = prepare(g.vm, kvmSetUserMemory, uintptr(unsafe.Pointer(&region)))
 	if err := step("KVM_SET_USER_MEMORY_REGION", err); err != nil {
 		return nil, err
 	}
-	g.cpu, err = ioctl(g.vm, kvmCreateVCPU, 0)
+	g.cpu, err = prepare(g.vm, kvmCreateVCPU, 0)
 	if err := step("KVM_CREATE_VCPU", err); err != nil {
 		return nil, err
 	}
-	size, err := ioctl(kvm, kvmGetVCPUMmapSize, 0)
+	size, err := prepare(kvm, kvmGetVCPUMmapSize, 0)
 	if err == nil {
 		g.run, err = unix.Mmap(g.cpu, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	}

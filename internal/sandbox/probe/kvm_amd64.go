@@ -32,17 +32,17 @@ func runCode(kvm int, code []byte) error {
 	defer g.close()
 	copy(g.memory, code)
 	var sregs [0x138]byte
-	if _, err := ioctl(g.cpu, kvmGetSregs, uintptr(unsafe.Pointer(&sregs))); err != nil {
+	if _, err := prepare(g.cpu, kvmGetSregs, uintptr(unsafe.Pointer(&sregs))); err != nil {
 		return fmt.Errorf("KVM_GET_SREGS: %w", err)
 	}
 	clear(sregs[:8])    // the base of the code segment
 	clear(sregs[12:14]) // and its selector
-	if _, err := ioctl(g.cpu, kvmSetSregs, uintptr(unsafe.Pointer(&sregs))); err != nil {
+	if _, err := prepare(g.cpu, kvmSetSregs, uintptr(unsafe.Pointer(&sregs))); err != nil {
 		return fmt.Errorf("KVM_SET_SREGS: %w", err)
 	}
 	var regs [18]uint64 // all 0, and so is the address of the instruction
 	regs[17] = 2        // of the flags the bit that is always 1
-	if _, err := ioctl(g.cpu, kvmSetRegs, uintptr(unsafe.Pointer(&regs))); err != nil {
+	if _, err := prepare(g.cpu, kvmSetRegs, uintptr(unsafe.Pointer(&regs))); err != nil {
 		return fmt.Errorf("KVM_SET_REGS: %w", err)
 	}
 	// A signal ends the call, should the guest not come back.

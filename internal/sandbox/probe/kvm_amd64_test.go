@@ -32,7 +32,7 @@ func TestKVM(t *testing.T) {
 		if err := probe.RunCode(fd, c.code); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if took := time.Since(began); took > time.Second {
+		if took := time.Since(began); took > 20*time.Second {
 			t.Errorf("%s: took %v", name, took)
 		}
 	}
