@@ -16,6 +16,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/attend"
+	"github.com/carrel-dev/carrel/internal/principal"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -218,9 +219,16 @@ func (a *app) started(ctx context.Context, client *carrel.Client, spec *carrel.S
 		a.tellWaiting(name)
 		return start(ctx)
 	}
-	m, err := a.approval(ctx, name)
-	if err != nil {
-		return err
+	m, askErr := a.approval(ctx, name)
+	if askErr != nil {
+		return askErr
+	}
+	if principal.IsToken(m.GetRequester()) { // who comes with a token is not asked, as no token approves
+		if wait == 0 {
+			return err
+		}
+		a.tellWaiting(name)
+		return start(ctx)
 	}
 	open, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

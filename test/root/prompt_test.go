@@ -2,6 +2,7 @@ package root_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -102,6 +103,18 @@ func TestPromptOnATerminal(t *testing.T) {
 			!strings.Contains(got, ", themselves at ") {
 			t.Errorf("%s", got)
 		}
+	})
+	t.Run("who comes with a token is told who answers", func(t *testing.T) {
+		token := strings.TrimSpace(h.carrel(t, "token", "create", "--role", "operator", "--owner", fmt.Sprint("uid:", alice.Uid), "--workspace", key))
+		c := h.command(context.Background(), alice, append([]string{"exec", "-i", key, "--"}, script...)...)
+		c.Env = append(c.Env, "CARREL_TOKEN="+token)
+		x := ptytest.Start(t, c, 50, 120, false)
+		x.Expect("approvals approve")
+		id := approvalID.FindString(x.Screen())
+		if strings.Contains(x.Screen(), "[y]") {
+			t.Errorf("it is offered to answer: %s", x.Screen())
+		}
+		ended(t, x, id, "pending", "")
 	})
 	t.Run("no", func(t *testing.T) {
 		x, id := asked(t, script...)
