@@ -16,7 +16,6 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/attend"
-	"github.com/carrel-dev/carrel/internal/principal"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -223,7 +222,7 @@ func (a *app) started(ctx context.Context, client *carrel.Client, spec *carrel.S
 	if askErr != nil {
 		return askErr
 	}
-	if principal.IsToken(m.GetRequester()) { // who comes with a token is not asked, as no token approves
+	if strings.HasPrefix(m.GetRequester(), "token:") { // who comes with a token is not asked, as no token approves
 		if wait == 0 {
 			return err
 		}
