@@ -167,7 +167,7 @@ func NewServer(g Gate, opts Options) *Server {
 	mount := func(prefix string, h http.Handler) {
 		for path := range routes {
 			if strings.HasPrefix(path, prefix) {
-				s.handlers[path] = h
+				s.handlers[path] = s.duplex(h)
 			}
 		}
 	}

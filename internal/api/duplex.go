@@ -1,0 +1,88 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"strings"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
+	"github.com/carrel-dev/carrel/internal/operation"
+)
+
+// connect serves a stream in both directions over HTTP/2 only, because proxies and most clients of HTTP/1.1 send a request
+// to its end before they read. The clients in sdk/python and sdk/typescript have a connection of their own and need no
+// HTTP/2 for it, which Python's standard library does not have.
+//
+//	request with Content-Length   it is read first, and the connection is kept for the next request
+//	request in chunks             both sides send at the same time, and the connection ends with the exchange
+
+// bothWays are the procedures whose client and daemon send streams.
+var bothWays = func() map[string]bool {
+	m := map[string]bool{}
+	services := carrelv1.File_carrel_v1_carrel_proto.Services()
+	for i := range services.Len() {
+		methods := services.Get(i).Methods()
+		for j := range methods.Len() {
+			if d := methods.Get(j); d.IsStreamingClient() && d.IsStreamingServer() {
+				m["/"+string(services.Get(i).FullName())+"/"+string(d.Name())] = true
+			}
+		}
+	}
+	return m
+}()
+
+// maxWhole bounds a request that is read before it is carried out, in bytes: a message with a command, and one with as much
+// stdin as Exec takes.
+const maxWhole = 2 * operation.Large
+
+// duplex serves streams in both directions of Connect over HTTP/1.1 too.
+func (s *Server) duplex(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 1 || !bothWays[r.URL.Path] || !strings.HasPrefix(r.Header.Get("Content-Type"), "application/connect+") {
+			h.ServeHTTP(w, r)
+			return
+		}
+		if r.URL.Path == carrelv1connect.CommandServiceStreamProcedure && r.ContentLength > 0 && r.ContentLength <= maxWhole {
+			whole, err := s.wholeBody(w, r)
+			if err != nil {
+				s.refuse(w, r, err)
+				return
+			}
+			h.ServeHTTP(w, asHTTP2(whole))
+			return
+		}
+		// Bytes that are left behind would be taken for the next request.
+		w.Header().Set("Connection", "close")
+		if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+			s.refuse(w, r, err)
+			return
+		}
+		h.ServeHTTP(w, asHTTP2(r))
+	})
+}
+
+// wholeBody reads the body of a request to its end. The server watches the connection from then on, so that nothing may set
+// a deadline for reading: it would end the requests that follow. For that the context has no controller any more.
+func (s *Server) wholeBody(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
+	timed, err := limitBody(w, r, s.opts.BodyTimeout)
+	if err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(timed.Body)
+	if err != nil {
+		return nil, invalid("the body", "it did not arrive: "+err.Error(), "send as much as Content-Length says")
+	}
+	r = r.WithContext(context.WithValue(r.Context(), controllerKey{}, nil))
+	r.Body = io.NopCloser(bytes.NewReader(b))
+	return r, nil
+}
+
+// asHTTP2 is a request of which connect takes a stream in both directions. It is a copy: the server has its own.
+func asHTTP2(r *http.Request) *http.Request {
+	both := *r
+	both.Proto, both.ProtoMajor, both.ProtoMinor = "HTTP/2.0", 2, 0
+	return &both
+}
