@@ -3,9 +3,12 @@ package api
 import (
 	"bytes"
 	"context"
+
 	"io"
 	"net/http"
+	"os"
 	"strings"
+	"time"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
@@ -19,15 +22,15 @@ import (
 //	request with Content-Length   it is read first, and the connection is kept for the next request
 //	request in chunks             both sides send at the same time, and the connection ends with the exchange
 
-// bothWays are the procedures whose client and daemon send streams.
-var bothWays = func() map[string]bool {
+// sendsStream are the procedures whose client sends a stream.
+var sendsStream = func() map[string]bool {
 	m := map[string]bool{}
 	services := carrelv1.File_carrel_v1_carrel_proto.Services()
 	for i := range services.Len() {
 		methods := services.Get(i).Methods()
 		for j := range methods.Len() {
-			if d := methods.Get(j); d.IsStreamingClient() && d.IsStreamingServer() {
-				m["/"+string(services.Get(i).FullName())+"/"+string(d.Name())] = true
+			if methods.Get(j).IsStreamingClient() {
+				m["/"+string(services.Get(i).FullName())+"/"+string(methods.Get(j).Name())] = true
 			}
 		}
 	}
@@ -38,30 +41,78 @@ var bothWays = func() map[string]bool {
 // stdin as Exec takes.
 const maxWhole = 2 * operation.Large
 
+// maxLeft is how much of a request is passed over after its answer, in bytes.
+const maxLeft = 4 << 20
+
 // duplex serves streams in both directions of Connect over HTTP/1.1 too.
 func (s *Server) duplex(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ProtoMajor != 1 || !bothWays[r.URL.Path] || !strings.HasPrefix(r.Header.Get("Content-Type"), "application/connect+") {
+		switch {
+		case r.ProtoMajor != 1 || !sendsStream[r.URL.Path] || !strings.HasPrefix(r.Header.Get("Content-Type"), "application/connect+"):
 			h.ServeHTTP(w, r)
-			return
-		}
-		if r.URL.Path == carrelv1connect.CommandServiceStreamProcedure && r.ContentLength > 0 && r.ContentLength <= maxWhole {
+		case r.URL.Path == carrelv1connect.CommandServiceStreamProcedure && r.ContentLength > 0 && r.ContentLength <= maxWhole:
 			whole, err := s.wholeBody(w, r)
 			if err != nil {
 				s.refuse(w, r, err)
 				return
 			}
 			h.ServeHTTP(w, asHTTP2(whole))
-			return
+		default:
+			s.atOnce(h, w, r)
 		}
-		// Bytes that are left behind would be taken for the next request.
-		w.Header().Set("Connection", "close")
-		if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
-			s.refuse(w, r, err)
-			return
-		}
-		h.ServeHTTP(w, asHTTP2(r))
 	})
+}
+
+// atOnce has both sides send at the same time.
+func (s *Server) atOnce(h http.Handler, w http.ResponseWriter, r *http.Request) {
+	rc := http.NewResponseController(w)
+	if err := rc.EnableFullDuplex(); err != nil {
+		s.refuse(w, r, err)
+		return
+	}
+	// Bytes that are left behind would be taken for the next request.
+	w.Header().Set("Connection", "close")
+	in, fed := io.Pipe()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_, err := io.Copy(fed, r.Body)
+		fed.CloseWithError(err) // nil is its end
+	}()
+	// Whoever gives the request up ends what it reads, and not the connection: with that the server would end the context.
+	stop := stoppable{w, in}
+	both := asHTTP2(r.WithContext(context.WithValue(r.Context(), controllerKey{}, http.NewResponseController(stop))))
+	both.Body = in
+	h.ServeHTTP(stop, both)
+
+	// What comes of it is passed over for a moment, so that the answer is not lost with it.
+	_ = rc.Flush() // a client that is gone needs no answer
+	in.CloseWithError(os.ErrDeadlineExceeded)
+	_ = rc.SetReadDeadline(time.Now().Add(endGrace))
+	<-over
+	_, _ = io.CopyN(io.Discard, r.Body, maxLeft)
+}
+
+// stoppable is a ResponseWriter whose reading ends at once if its deadline is over.
+type stoppable struct {
+	http.ResponseWriter
+	in *io.PipeReader
+}
+
+// Unwrap is for http.ResponseController.
+func (s stoppable) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+
+// SetReadDeadline is for http.ResponseController.
+func (s stoppable) SetReadDeadline(t time.Time) error {
+	if t.Before(time.Now()) && !t.IsZero() {
+		return s.in.CloseWithError(os.ErrDeadlineExceeded)
+	}
+	return http.NewResponseController(s.ResponseWriter).SetReadDeadline(t)
+}
+
+// Flush is for connect.
+func (s stoppable) Flush() {
+	_ = http.NewResponseController(s.ResponseWriter).Flush() // the next write has the error
 }
 
 // wholeBody reads the body of a request to its end. The server watches the connection from then on, so that nothing may set

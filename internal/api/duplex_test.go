@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -12,9 +13,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/api/apitest"
+	"github.com/carrel-dev/carrel/internal/fileapi"
+	"github.com/carrel-dev/carrel/internal/principal"
 )
 
 // wire is a connection of HTTP/1.1, as a program without a library has it.
@@ -32,7 +37,7 @@ func wireTo(t *testing.T, socket string) *wire {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	return &wire{t: t, c: c, r: bufio.NewReader(c)}
@@ -200,5 +205,26 @@ func TestGRPCNeedsHTTP2(t *testing.T) {
 	w.write("POST /carrel.v1.CommandService/Stream HTTP/1.1\r\nHost: carrel\r\nContent-Type: application/grpc\r\nContent-Length: 0\r\n\r\n")
 	if w.begin(); w.res.StatusCode != http.StatusHTTPVersionNotSupported {
 		t.Errorf("status %d", w.res.StatusCode)
+	}
+}
+
+// refusing takes no file.
+type refusing struct{ *apitest.Gate }
+
+func (refusing) OnFiles(context.Context, principal.Principal, string, fileapi.Request, fileapi.Streams) (fileapi.Result, error) {
+	return fileapi.Result{}, fmt.Errorf("cannot find it: %w", errdefs.ErrNotFound)
+}
+
+// What the daemon says before a file has come to its end arrives, and nobody is left who waits for the rest.
+func TestAnUploadOverHTTP1IsRefusedBeforeItsEnd(t *testing.T) {
+	socket, _ := apitest.Serve(t, refusing{&apitest.Gate{}}, &alice, api.Options{})
+	w := wireTo(t, socket)
+	w.write(strings.Replace(streamHead, "CommandService/Stream", "FileService/WriteFile", 1) + "Transfer-Encoding: chunked\r\n\r\n" +
+		chunk(enveloped(`{"start":{"workspace":"nobody's","path":"x"}}`)))
+	if m, last := w.begin().next(); !last || !strings.Contains(fmt.Sprint(m), "not_found") {
+		t.Errorf("it is answered with %v", m)
+	}
+	if b, err := io.ReadAll(w.res.Body); err != nil || len(b) > 0 {
+		t.Errorf("after its end there is %q, %v", b, err)
 	}
 }

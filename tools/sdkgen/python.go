@@ -113,7 +113,8 @@ var syncWords = strings.NewReplacer(
 	"async def __aenter__", "def __enter__", "async def __aexit__", "def __exit__", "def __aiter__", "def __iter__",
 	"async def __anext__", "def __next__", "StopAsyncIteration", "StopIteration", "AsyncIterator", "Iterator", "AsyncIterable", "Iterable",
 	"async def ", "def ", "async with ", "with ", "async for ", "for ", "await ", "", "AsyncClient", "Client",
-	"_async_io", "_sync_io", "from ._async_", "from ._sync_", "\"await\"", "\"\"", "aclosing", "closing",
+	"from ._async_", "from ._sync_", "aclosing", "closing", "IsolatedAsyncioTestCase", "TestCase", "asyncSetUp", "setUp",
+	"asyncTearDown", "tearDown", "__anext__", "__next__",
 )
 
 // writeSync writes the synchronous form of a Python file.

@@ -246,6 +246,10 @@ class Stream:
                 except OSError as e:
                     raise lost(self._path, e) from e
 
+    def answered(self) -> bool:
+        """Something has come that was not read."""
+        return not self._c.sock.quiet()
+
     async def receive(self) -> dict[str, Any] | None:
         """The next message, None at the end of the stream."""
         if self._ended:

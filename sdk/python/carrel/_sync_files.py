@@ -70,6 +70,8 @@ class Files:
             try:
                 for piece in [data] if isinstance(data, bytes) else data:
                     for at in range(0, len(piece), PIECE):
+                        if s.answered():  # before its end: the daemon takes no more
+                            return self._why(s)
                         s.send(m.WriteFileRequest(data=piece[at : at + PIECE]).to_json())
                 s.send(m.WriteFileRequest(finish=True).to_json())
                 s.end()
