@@ -16,8 +16,8 @@ func lower(s string) string { return strings.ToLower(s[:1]) + s[1:] }
 func javascript(f *protogen.File, t *text) error {
 	t.p("// %s", note)
 	t.p("")
-	t.p("/** @typedef {import('../types/wire.d.ts').Fields} Fields */")
-	t.p("/** @typedef {import('../types/messages.d.ts')} M */")
+	t.p("/** @typedef {import('../types/method.d.ts').Fields} Fields */")
+	t.p("/** @typedef {import('../types/carrel.d.ts')} M */")
 	t.p("")
 	t.p("/**\n * The fields of each message: name, kind, how often it is there, and the message that it is.\n * @type {Record<string, Fields>}\n */")
 	t.p("export const schema = {")
@@ -38,8 +38,8 @@ func javascript(f *protogen.File, t *text) error {
 		jsdoc(said(s.Comments), "", t)
 		t.p("export const %s = {", s.GoName)
 		for _, m := range s.Methods {
-			jsdoc(append(said(m.Comments), "@type {import('../types/wire.d.ts').Method<import('../types/messages.d.ts')."+m.Input.GoIdent.GoName+
-				", import('../types/messages.d.ts')."+m.Output.GoIdent.GoName+">}"), "  ", t)
+			jsdoc(append(said(m.Comments), "@type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts')."+m.Input.GoIdent.GoName+
+				", import('../types/carrel.d.ts')."+m.Output.GoIdent.GoName+">}"), "  ", t)
 			t.p("  %s: { path: '%s/%s', request: '%s', response: '%s', streams: '%s', repeatable: %t },", lower(m.GoName), s.GoName, m.GoName,
 				m.Input.GoIdent.GoName, m.Output.GoIdent.GoName, streams(m), repeatable(m))
 		}

@@ -33,10 +33,10 @@ func main() {
 				continue
 			}
 			for name, write := range map[string]func(*protogen.File, *text) error{
-				"sdk/python/carrel/messages.py":      python,
-				"sdk/typescript/src/messages.js":     javascript,
-				"sdk/typescript/types/messages.d.ts": typescript,
-				"docs/reference/api.md":              reference,
+				"sdk/python/carrel/messages.py":    python,
+				"sdk/typescript/src/messages.js":   javascript,
+				"sdk/typescript/types/carrel.d.ts": typescript,
+				"docs/reference/api.md":            reference,
 			} {
 				var t text
 				if err := write(f, &t); err != nil {
