@@ -137,6 +137,22 @@ class Socket:
             self._tls.write(data[at : at + (1 << 18)])
             await self._flush()
 
+    def at_hand(self) -> bytes | None:
+        """What has come, without waiting: None if there is nothing, and none at the end."""
+        try:
+            got = self._sock.recv(1 << 18)
+            if self._tls is None:
+                return got
+            if got:
+                self._incoming.write(got)
+            else:
+                self._incoming.write_eof()
+            return self._tls.read(1 << 18)
+        except (ssl.SSLWantReadError, BlockingIOError):
+            return None
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            return b""
+
     def quiet(self) -> bool:
         """It is open and has nothing to read, as a connection between two requests."""
         p = select.poll()

@@ -42,6 +42,15 @@ class Connection:
             raise ConnectionError("the connection was closed")
         self._buf += got
 
+    def came(self) -> bool:
+        """Something has come, or the end. Over TLS a socket that can be read may hold no more than a ticket."""
+        try:
+            got = self.sock.at_hand()
+        except (OSError, ValueError):
+            return True
+        self._buf += got or b""
+        return got is not None
+
     def _line(self) -> bytes:
         while (at := self._buf.find(b"\r\n")) < 0:
             if len(self._buf) > _MAX_HEAD:
@@ -248,8 +257,8 @@ class Stream:
                     raise lost(self._path, e) from e
 
     def answered(self) -> bool:
-        """Something has come that was not read."""
-        return not self._c.sock.quiet()
+        """The daemon has begun to answer, or has gone."""
+        return self._c.came()
 
     def receive(self) -> dict[str, Any] | None:
         """The next message, None at the end of the stream."""

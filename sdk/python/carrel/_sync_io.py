@@ -91,6 +91,14 @@ class Socket:
         while view:
             view = view[self._try(lambda: self._sock.send(view[: 1 << 18]), select.POLLOUT) :]
 
+    def at_hand(self) -> bytes | None:
+        """What has come, without waiting: None if there is nothing, and none at the end."""
+        try:
+            with self._lock:
+                return self._sock.recv(1 << 18)
+        except (ssl.SSLWantReadError, BlockingIOError):
+            return None
+
     def quiet(self) -> bool:
         """It is open and has nothing to read, as a connection between two requests."""
         p = select.poll()
