@@ -2739,7 +2739,7 @@ class CommandService:
     Exec: Final[Method[ExecRequest, ExecResponse]] = Method("CommandService/Exec", ExecRequest, ExecResponse, "unary", False)
 
     # Stream runs one command with live stdin, stdout and stderr. The first request
-    # message must be `start`. It needs HTTP/2. Clients on the local socket can have
+    # message must be `start`. Clients on the local socket can have
     # the file descriptors themselves instead: see docs/protocols/api.md.
     Stream: Final[Method[StreamRequest, StreamResponse]] = Method("CommandService/Stream", StreamRequest, StreamResponse, "both", False)
 
@@ -2772,7 +2772,7 @@ class CommandService:
     Attach: Final[Method[AttachRequest, AttachResponse]] = Method("CommandService/Attach", AttachRequest, AttachResponse, "unary", False)
 
     # Join joins a session: its terminal is drawn for the client, and what the client sends is typed. The first request
-    # message must be `start`. It needs HTTP/2. Attach does the same with a descriptor.
+    # message must be `start`. Attach does the same with a descriptor.
     Join: Final[Method[JoinRequest, JoinResponse]] = Method("CommandService/Join", JoinRequest, JoinResponse, "both", False)
 
 
@@ -2786,7 +2786,7 @@ class ArchiveService:
     CreateArchive: Final[Method[CreateArchiveRequest, CreateArchiveResponse]] = Method("ArchiveService/CreateArchive", CreateArchiveRequest, CreateArchiveResponse, "server", False)
 
     # Restore makes a workspace from an archive in the daemon's keeping, or from one that
-    # follows in the requests. The first request must be `start`. It needs HTTP/2. The last
+    # follows in the requests. The first request must be `start`. The last
     # response has the workspace.
     Restore: Final[Method[RestoreRequest, RestoreResponse]] = Method("ArchiveService/Restore", RestoreRequest, RestoreResponse, "both", False)
 

@@ -9,6 +9,11 @@ import carrel
 CLIENT = carrel.AsyncClient
 
 
+async def prepared():
+    """Debugging, which unittest turns on, makes each step of a loop many times slower."""
+    asyncio.get_running_loop().set_debug(False)
+
+
 async def gather(functions):
     """Runs functions at the same time, and returns what they return, or their errors."""
     return await asyncio.gather(*(f() for f in functions), return_exceptions=True)

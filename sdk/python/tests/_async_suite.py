@@ -13,11 +13,12 @@ import carrel
 from carrel import errors
 from carrel import messages as m
 
-from ._async_helpers import CLIENT, Cutter, begin, gather, until
+from ._async_helpers import CLIENT, Cutter, begin, gather, prepared, until
 
 
 class Suite(unittest.IsolatedAsyncioTestCase):
     async def asyncSetUp(self):
+        await prepared()
         self.client = CLIENT()
         self.ws = await self.client.workspaces.create("sdk-" + uuid.uuid4().hex[:12])
 
@@ -296,6 +297,7 @@ class Cut(unittest.IsolatedAsyncioTestCase):
     async def asyncSetUp(self):
         if not os.environ.get("CARREL_TEST_SOCKET"):
             self.skipTest("skipped: connections are cut on the way to a Unix socket")
+        await prepared()
         self.client = CLIENT()
         self.ws = await self.client.workspaces.create("cut-" + uuid.uuid4().hex[:12])
 

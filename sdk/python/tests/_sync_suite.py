@@ -14,11 +14,12 @@ import carrel
 from carrel import errors
 from carrel import messages as m
 
-from ._sync_helpers import CLIENT, Cutter, begin, gather, until
+from ._sync_helpers import CLIENT, Cutter, begin, gather, prepared, until
 
 
 class Suite(unittest.TestCase):
     def setUp(self):
+        prepared()
         self.client = CLIENT()
         self.ws = self.client.workspaces.create("sdk-" + uuid.uuid4().hex[:12])
 
@@ -297,6 +298,7 @@ class Cut(unittest.TestCase):
     def setUp(self):
         if not os.environ.get("CARREL_TEST_SOCKET"):
             self.skipTest("skipped: connections are cut on the way to a Unix socket")
+        prepared()
         self.client = CLIENT()
         self.ws = self.client.workspaces.create("cut-" + uuid.uuid4().hex[:12])
 

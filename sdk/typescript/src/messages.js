@@ -1089,7 +1089,7 @@ export const CommandService = {
   exec: { path: 'CommandService/Exec', request: 'ExecRequest', response: 'ExecResponse', streams: 'unary', repeatable: false },
   /**
    * Stream runs one command with live stdin, stdout and stderr. The first request
-   * message must be `start`. It needs HTTP/2. Clients on the local socket can have
+   * message must be `start`. Clients on the local socket can have
    * the file descriptors themselves instead: see docs/protocols/api.md.
    * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').StreamRequest, import('../types/carrel.d.ts').StreamResponse>}
    */
@@ -1142,7 +1142,7 @@ export const CommandService = {
   attach: { path: 'CommandService/Attach', request: 'AttachRequest', response: 'AttachResponse', streams: 'unary', repeatable: false },
   /**
    * Join joins a session: its terminal is drawn for the client, and what the client sends is typed. The first request
-   * message must be `start`. It needs HTTP/2. Attach does the same with a descriptor.
+   * message must be `start`. Attach does the same with a descriptor.
    * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').JoinRequest, import('../types/carrel.d.ts').JoinResponse>}
    */
   join: { path: 'CommandService/Join', request: 'JoinRequest', response: 'JoinResponse', streams: 'both', repeatable: false },
@@ -1161,7 +1161,7 @@ export const ArchiveService = {
   createArchive: { path: 'ArchiveService/CreateArchive', request: 'CreateArchiveRequest', response: 'CreateArchiveResponse', streams: 'server', repeatable: false },
   /**
    * Restore makes a workspace from an archive in the daemon's keeping, or from one that
-   * follows in the requests. The first request must be `start`. It needs HTTP/2. The last
+   * follows in the requests. The first request must be `start`. The last
    * response has the workspace.
    * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').RestoreRequest, import('../types/carrel.d.ts').RestoreResponse>}
    */
