@@ -3,7 +3,6 @@ package api
 import (
 	"bytes"
 	"context"
-
 	"io"
 	"net/http"
 	"os"

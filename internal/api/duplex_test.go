@@ -62,7 +62,7 @@ func chunk(s string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(s), s) }
 func (w *wire) begin() *wire {
 	w.t.Helper()
 	var err error
-	if w.res, err = http.ReadResponse(w.r, nil); err != nil {
+	if w.res, err = http.ReadResponse(w.r, nil); err != nil { //nolint:bodyclose // its connection is closed at the end of the test
 		w.t.Fatal(err)
 	}
 	return w
@@ -141,7 +141,8 @@ func TestAWholeStreamKeepsItsConnection(t *testing.T) {
 		body := enveloped(fmt.Sprintf(`{"start":{"workspace":"demo","stdin":true,"command":{"argv":["sh","-c","cat; exit %d"]}}}`, i+1)) +
 			enveloped(`{"stdin":"b25l"}`)
 		w.write(fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", streamHead, len(body), body))
-		if got := w.begin().rest(); !strings.Contains(got, fmt.Sprintf(`"code":%d`, i+1)) || !strings.Contains(got, `"stdout":"b25l"`) || w.res.Close {
+		got := w.begin().rest()
+		if !strings.Contains(got, fmt.Sprintf(`"code":%d`, i+1)) || !strings.Contains(got, `"stdout":"b25l"`) || w.res.Close {
 			t.Errorf("%d: %s, %v", i, got, w.res.Header)
 		}
 	}

@@ -1,6 +1,7 @@
 package e2b_test
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
 	"os"
@@ -8,22 +9,20 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goccy/go-yaml"
-
 	"github.com/carrel-dev/carrel/internal/e2b"
 )
 
-// docs/reference/openapi.yaml has every route of the control plane and no other, and each of its paths is served, by either
+// docs/reference/openapi.json has every route of the control plane and no other, and each of its paths is served, by either
 // generation of paths.
 func TestOpenAPI(t *testing.T) {
-	text, err := os.ReadFile("../../docs/reference/openapi.yaml")
+	text, err := os.ReadFile("../../docs/reference/openapi.json")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var doc struct {
-		Paths map[string]map[string]any `yaml:"paths"`
+		Paths map[string]map[string]any `json:"paths"`
 	}
-	if err := yaml.Unmarshal(text, &doc); err != nil {
+	if err := json.Unmarshal(text, &doc); err != nil {
 		t.Fatal(err)
 	}
 	var described []string
@@ -42,7 +41,8 @@ func TestOpenAPI(t *testing.T) {
 	for _, d := range append(described, "POST /sandboxes/{id}/nothing") {
 		method, path, _ := strings.Cut(d, " ")
 		for _, generation := range []string{"", "/v2"} {
-			req, err := http.NewRequestWithContext(t.Context(), method, r.url+generation+strings.ReplaceAll(path, "{id}", "ws-00000000"), http.NoBody)
+			url := r.url + generation + strings.ReplaceAll(path, "{id}", "ws-00000000")
+			req, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -53,7 +53,8 @@ func TestOpenAPI(t *testing.T) {
 			}
 			b, err := io.ReadAll(res.Body)
 			res.Body.Close()
-			if unknown := strings.Contains(string(b), "is no request that is known here"); err != nil || unknown != strings.HasSuffix(path, "/nothing") {
+			unknown := strings.Contains(string(b), "is no request that is known here")
+			if err != nil || unknown != strings.HasSuffix(path, "/nothing") {
 				t.Errorf("%s%s: %d %s, %v", generation, d, res.StatusCode, b, err)
 			}
 		}

@@ -42,7 +42,7 @@ func later(what string) func(*Server, http.ResponseWriter, *http.Request) error 
 	return func(*Server, http.ResponseWriter, *http.Request) error { return notImplemented("%s", what) }
 }
 
-// controlRoutes are all of them. docs/reference/openapi.yaml describes each, which a test holds.
+// controlRoutes are all of them. docs/reference/openapi.json describes each, which a test holds.
 var controlRoutes = []controlRoute{
 	{"POST", "/sandboxes", (*Server).create},
 	{"GET", "/sandboxes", (*Server).list},

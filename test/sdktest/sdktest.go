@@ -31,7 +31,8 @@ type Language struct {
 // Languages are all of them.
 var Languages = []Language{
 	{
-		"python", "python3", []string{"-m", "unittest", "discover", "-t", ".", "-s", "tests", "-v"},
+		"python", "python3",
+		[]string{"-m", "unittest", "discover", "-t", ".", "-s", "tests", "-v"},
 		".py", "PYTHONPATH=.",
 	},
 	{"typescript", "node", []string{"--test", "--test-reporter=tap", "test/"}, ".mjs", "NODE_NO_WARNINGS=1"},
