@@ -104,7 +104,7 @@ func shape(f *protogen.Field) string {
 // secret says that the field must not be shown.
 func secret(f *protogen.Field) bool {
 	o, ok := f.Desc.Options().(*descriptorpb.FieldOptions)
-	return ok && o.GetDebugRedact()
+	return ok && o.GetDebugRedact() || f.Desc.FullName() == "carrel.v1.CreateTokenResponse.secret" // a token, the one that is sent
 }
 
 // streams is which sides of a method send streams.

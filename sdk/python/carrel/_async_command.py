@@ -148,7 +148,9 @@ class Terminal:
         m = await self._stream.receive()
         self.client = JoinResponse.from_json(m or {}).client or 0
         if not self.client:
-            raise FailedPrecondition(f"cannot join session {self.id}: the daemon did not say which client this is; stop and start the workspace")
+            raise FailedPrecondition(
+                f"cannot join session {self.id}: the daemon did not say which client this is; stop and start the workspace"
+            )
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self

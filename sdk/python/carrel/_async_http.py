@@ -320,7 +320,8 @@ class Stream:
 
 def lost(path: str, e: BaseException) -> ConnectionLost:
     return ConnectionLost(
-        f"cannot tell how {path} ended: the connection to the daemon broke off: {e}; look at what is there before you ask again", request=path
+        f"cannot tell how {path} ended: the connection to the daemon broke off: {e}; look at what is there before you ask again",
+        request=path,
     )
 
 
@@ -351,4 +352,6 @@ def _answer(path: str, status: int, body: bytes) -> dict[str, Any]:
         return message
     if isinstance(message, dict) and isinstance(message.get("code"), str):
         raise error_of(message["code"], str(message.get("message", "")), path)
-    raise Internal(f"cannot read the answer of {path}: it has status {status} and is not what carrel sends; see that the host is right", request=path)
+    raise Internal(
+        f"cannot read the answer of {path}: it has status {status} and is not what carrel sends; see that the host is right", request=path
+    )

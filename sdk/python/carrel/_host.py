@@ -90,7 +90,8 @@ def host_from(
     fingerprint = fingerprint or ""
     if fingerprint and not re.fullmatch(r"sha256:[0-9a-f]{64}", fingerprint):
         raise InvalidArgument(
-            f"cannot use the fingerprint {fingerprint!r}: it must be sha256: and 64 hexadecimal digits, as \"carrel token create\" prints it"
+            f"cannot use the fingerprint {fingerprint!r}: it must be sha256: and 64 hexadecimal digits, as "
+            '"carrel token create" prints it'
         )
     return Host(name=name, port=port, fingerprint=fingerprint, ca_file=ca_file or "", token=text)
 

@@ -52,7 +52,9 @@ class Suite(unittest.IsolatedAsyncioTestCase):
 
     async def test_output_as_it_comes(self):
         got = []
-        r = await self.ws.exec(["sh", "-c", "echo a; echo b >&2"], on_stdout=lambda b: got.append(("out", b)), on_stderr=lambda b: got.append(("err", b)))
+        r = await self.ws.exec(
+            ["sh", "-c", "echo a; echo b >&2"], on_stdout=lambda b: got.append(("out", b)), on_stderr=lambda b: got.append(("err", b))
+        )
         self.assertEqual((sorted(got), r.stdout), ([("err", b"b\n"), ("out", b"a\n")], b"a\n"))
 
     async def test_live_command(self):

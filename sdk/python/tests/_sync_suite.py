@@ -53,7 +53,9 @@ class Suite(unittest.TestCase):
 
     def test_output_as_it_comes(self):
         got = []
-        r = self.ws.exec(["sh", "-c", "echo a; echo b >&2"], on_stdout=lambda b: got.append(("out", b)), on_stderr=lambda b: got.append(("err", b)))
+        r = self.ws.exec(
+            ["sh", "-c", "echo a; echo b >&2"], on_stdout=lambda b: got.append(("out", b)), on_stderr=lambda b: got.append(("err", b))
+        )
         self.assertEqual((sorted(got), r.stdout), ([("err", b"b\n"), ("out", b"a\n")], b"a\n"))
 
     def test_live_command(self):

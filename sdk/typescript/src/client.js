@@ -124,7 +124,10 @@ export class Workspaces {
     const { start = true, ttl, idleTimeout, approvalWait, ...rest } = o;
     const r = await this.client.call(
       WorkspaceService.create,
-      { ...rest, key, noStart: !start, ttlMs: milliseconds(ttl), idleTimeoutMs: milliseconds(idleTimeout), approvalWaitMs: milliseconds(approvalWait) },
+      {
+        ...rest, key, noStart: !start, ttlMs: milliseconds(ttl), idleTimeoutMs: milliseconds(idleTimeout),
+        approvalWaitMs: milliseconds(approvalWait),
+      },
       approvalWait ? { timeout: 0 } : {},
     );
     return new Workspace(this.client, key, r.workspace);
@@ -155,7 +158,8 @@ export class Approvals {
     this.client = client;
   }
 
-  /** Approvals, the newest first. state is pending, approved, denied, spent or expired. @param {{ state?: string, workspace?: string }} [o] */
+  /** Approvals, the newest first. state is pending, approved, denied, spent or expired.
+   * @param {{ state?: string, workspace?: string }} [o] */
   async list(o = {}) {
     /** @type {Approval[]} */ const all = [];
     let pageToken = '';

@@ -32,7 +32,8 @@ export class Command {
 
   #broken() {
     return new ConnectionLost(
-      `cannot tell how ${this.id || 'the command'} ended: the stream ended before it; the daemon hangs its commands up with that`, 'unavailable',
+      `cannot tell how ${this.id || 'the command'} ended: the stream ended before it; the daemon hangs its commands up with that`,
+      'unavailable',
     );
   }
 
@@ -132,7 +133,9 @@ export class Terminal {
   async begin() {
     this.client = fromJSON('JoinResponse', (await this.stream.receive()) ?? {}).client ?? 0;
     if (!this.client) {
-      throw new FailedPrecondition(`cannot join session ${this.id}: the daemon did not say which client this is; stop and start the workspace`, 'failed_precondition');
+      throw new FailedPrecondition(
+        `cannot join session ${this.id}: the daemon did not say which client this is; stop and start the workspace`, 'failed_precondition',
+      );
     }
     return this;
   }

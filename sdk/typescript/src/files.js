@@ -61,7 +61,9 @@ export class Files {
       try {
         const all = typeof data === 'string' ? [new TextEncoder().encode(data)] : data instanceof Uint8Array ? [data] : data;
         for await (const b of all) {
-          for (let at = 0; at < b.length && !s.answered; at += piece) await s.send(toJSON('WriteFileRequest', { data: b.subarray(at, at + piece) }));
+          for (let at = 0; at < b.length && !s.answered; at += piece) {
+            await s.send(toJSON('WriteFileRequest', { data: b.subarray(at, at + piece) }));
+          }
           if (s.answered) break; // before its end: the daemon takes no more
         }
         if (!s.answered) {
@@ -151,7 +153,8 @@ export class Files {
 
   /**
    * Makes what a tar stream has below a directory.
-   * @param {Path} path @param {Data} data @param {{ parents?: boolean }} [o] @returns {Promise<import('../types/carrel.d.ts').FilesSummary>}
+   * @param {Path} path @param {Data} data @param {{ parents?: boolean }} [o]
+   * @returns {Promise<import('../types/carrel.d.ts').FilesSummary>}
    */
   async unpack(path, data, o = {}) {
     const start = toJSON('UnpackFilesRequest', { start: { workspace: this.ref, ...parts(path), ...o } });

@@ -53,7 +53,10 @@ export class Host {
     const u = URL.canParse(host) ? new URL(host) : undefined;
     const port = /:(\d+)\/?$/.exec(host);
     if (!u || !port || u.protocol !== 'https:' || !u.hostname || u.username || u.pathname.replace(/\/+$/, '') || u.search || u.hash) {
-      throw invalid(`cannot use ${JSON.stringify(host)} as the host: it must be unix:// and the absolute path of the daemon's socket, as in ${defaultHost}, or https://HOST:PORT`);
+      throw invalid(
+        `cannot use ${JSON.stringify(host)} as the host: it must be unix:// and the absolute path of the daemon's socket, as in ` +
+          `${defaultHost}, or https://HOST:PORT`,
+      );
     }
     this.name = u.hostname.replace(/^\[|\]$/g, '');
     this.port = Number(port[1]);
@@ -65,7 +68,8 @@ export class Host {
       try {
         this.authorities = readFileSync(caFile);
       } catch (e) {
-        throw invalid(`cannot read the certificate authorities: ${/** @type {Error} */ (e).message}; CARREL_CA_FILE or caFile names the file`);
+        const why = /** @type {Error} */ (e).message;
+        throw invalid(`cannot read the certificate authorities: ${why}; CARREL_CA_FILE or caFile names the file`);
       }
     }
   }
@@ -105,7 +109,8 @@ export class Host {
       return;
     }
     const s = connectTLS({
-      host: this.name, port: this.port, servername: /^[\d.]+$|:/.test(this.name) ? '' : this.name, minVersion: 'TLSv1.3', ca: this.authorities,
+      host: this.name, port: this.port, servername: /^[\d.]+$|:/.test(this.name) ? '' : this.name, minVersion: 'TLSv1.3',
+      ca: this.authorities,
       rejectUnauthorized: !this.fingerprint, ALPNProtocols: ['http/1.1'],
     });
     const timer = setTimeout(() => end(new Error('it does not answer in time'), s), 30_000);
@@ -128,8 +133,8 @@ export class Host {
     const got = 'sha256:' + createHash('sha256').update(key ?? '').digest('hex');
     if (got === this.fingerprint) return null;
     return new Unauthenticated(
-      `cannot trust carrel at ${this}: its key has the fingerprint ${got}, and ${this.fingerprint} was expected; do not give it a token; if the ` +
-        'daemon\'s key was replaced, "carrel version" on its host shows the new one',
+      `cannot trust carrel at ${this}: its key has the fingerprint ${got}, and ${this.fingerprint} was expected; do not give it a token; ` +
+        'if the daemon\'s key was replaced, "carrel version" on its host shows the new one',
       'unauthenticated',
     );
   }
@@ -139,14 +144,22 @@ export class Host {
     if (e instanceof CarrelError) return e;
     const code = /** @type {NodeJS.ErrnoException} */ (e).code ?? '';
     const at = `cannot reach carrel at ${this}: `;
-    if (code === 'ENOENT') return new Unavailable(at + 'there is no such socket; start carrel with "sudo carrel up", or name another daemon with host or CARREL_HOST', 'unavailable');
-    if (code === 'ECONNREFUSED' && this.socket) return new Unavailable(at + 'nothing listens on it, so the daemon has ended; start it with "sudo carrel up"', 'unavailable');
-    if (code === 'ECONNREFUSED') return new Unavailable(at + 'nothing listens there; see that the daemon runs and that its "listen" is set', 'unavailable');
-    if (code === 'EACCES') return new PermissionDenied(at + 'this user may not use it; ask an administrator to be added to its group, or use sudo', 'permission_denied');
+    const gone = (/** @type {string} */ why) => new Unavailable(at + why, 'unavailable');
+    if (code === 'ENOENT') {
+      return gone('there is no such socket; start carrel with "sudo carrel up", or name another daemon with host or CARREL_HOST');
+    }
+    if (code === 'ECONNREFUSED' && this.socket) {
+      return gone('nothing listens on it, so the daemon has ended; start it with "sudo carrel up"');
+    }
+    if (code === 'ECONNREFUSED') return gone('nothing listens there; see that the daemon runs and that its "listen" is set');
+    if (code === 'EACCES') {
+      const why = 'this user may not use it; ask an administrator to be added to its group, or use sudo';
+      return new PermissionDenied(at + why, 'permission_denied');
+    }
     if (/CERT|SELF_SIGNED|UNABLE_TO/.test(code)) {
       return new Unauthenticated(
-        at + `its certificate is not trusted here: ${e.message}; give the fingerprint of its key with fingerprint or CARREL_FINGERPRINT, as ` +
-          '"carrel token create" prints it, or its authority with caFile or CARREL_CA_FILE',
+        at + `its certificate is not trusted here: ${e.message}; give the fingerprint of its key with fingerprint or CARREL_FINGERPRINT, ` +
+          'as "carrel token create" prints it, or its authority with caFile or CARREL_CA_FILE',
         'unauthenticated',
       );
     }
@@ -163,7 +176,8 @@ function readToken(path) {
       const st = fstatSync(f);
       if (st.isFile() && st.mode & 0o077) {
         throw new FailedPrecondition(
-          `cannot use the token in ${path}: others may read the file, which has mode ${(st.mode & 0o777).toString(8)}; chmod 600 it, and revoke the token if somebody read it`,
+          `cannot use the token in ${path}: others may read the file, which has mode ${(st.mode & 0o777).toString(8)}; chmod 600 it, ` +
+            'and revoke the token if somebody read it',
           'failed_precondition',
         );
       }

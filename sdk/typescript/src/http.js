@@ -95,7 +95,10 @@ export class Transport {
       const seconds = o.timeout ?? this.timeout;
       const timer = seconds
         ? setTimeout(
-            () => give(new DeadlineExceeded('cannot wait any longer: the time that the client gave is over; give a longer timeout, or try again', 'deadline_exceeded', path)),
+            () => give(new DeadlineExceeded(
+              'cannot wait any longer: the time that the client gave is over; give a longer timeout, or try again',
+              'deadline_exceeded', path,
+            )),
             seconds * 1000,
           )
         : undefined;
@@ -298,7 +301,8 @@ function tooLong(path) {
 export function lost(path, e) {
   if (e instanceof CarrelError) return e;
   return new ConnectionLost(
-    `cannot tell how ${path} ended: the connection to the daemon broke off: ${e.message}; look at what is there before you ask again`, 'unavailable', path,
+    `cannot tell how ${path} ended: the connection to the daemon broke off: ${e.message}; look at what is there before you ask again`,
+    'unavailable', path,
   );
 }
 
@@ -312,5 +316,7 @@ function answer(path, status, body) {
   }
   if (status === 200 && message && typeof message === 'object') return message;
   if (message && typeof message.code === 'string') throw errorOf(message.code, String(message.message ?? ''), path);
-  throw new Internal(`cannot read the answer of ${path}: it has status ${status} and is not what carrel sends; see that the host is right`, 'internal', path);
+  throw new Internal(
+    `cannot read the answer of ${path}: it has status ${status} and is not what carrel sends; see that the host is right`, 'internal', path,
+  );
 }

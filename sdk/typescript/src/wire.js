@@ -49,7 +49,10 @@ export function toJSON(type, message) {
   const fields = new Map(schema[type].map((f) => [f[0], f]));
   for (const [name, v] of Object.entries(message ?? {})) {
     const f = fields.get(name);
-    if (!f) throw new InvalidArgument(`cannot use the field ${name}: ${type} has none of that name; see docs/reference/api.md`, 'invalid_argument');
+    if (!f) {
+      const why = `cannot use the field ${name}: ${type} has none of that name; see docs/reference/api.md`;
+      throw new InvalidArgument(why, 'invalid_argument');
+    }
     const [, kind, shape, of] = f;
     if (v === undefined || v === null) continue;
     if (shape === 'map') {

@@ -23,7 +23,10 @@ import { toJSON } from './wire.js';
 
 /** @param {string[]} argv @param {CommandOptions} o */
 function command(argv, o) {
-  if (!Array.isArray(argv)) throw new InvalidArgument('cannot run a text: argv is a list of words; write ["sh", "-c", text] for a line of shell', 'invalid_argument');
+  if (!Array.isArray(argv)) {
+    const why = 'cannot run a text: argv is a list of words; write ["sh", "-c", text] for a line of shell';
+    throw new InvalidArgument(why, 'invalid_argument');
+  }
   const wait = o.approvalWait === undefined ? 0 : o.approvalWait <= 0 ? -1 : milliseconds(o.approvalWait);
   return {
     argv, cwd: o.cwd ?? '', env: o.env ?? {}, timeoutMs: milliseconds(o.timeout), graceMs: milliseconds(o.grace), source: o.source ?? '',

@@ -35,7 +35,9 @@ async function until(condition) {
 }
 
 inWorkspace('exec', async ({ ws }) => {
-  const r = await ws.exec(['sh', '-c', 'echo "$A"; pwd; cat; echo bad >&2; exit 3'], { input: 'in é\n', env: { A: 'vier é "\'\n' }, cwd: '/tmp' });
+  const r = await ws.exec(['sh', '-c', 'echo "$A"; pwd; cat; echo bad >&2; exit 3'], {
+    input: 'in é\n', env: { A: 'vier é "\'\n' }, cwd: '/tmp',
+  });
   assert.deepEqual([r.exitCode, r.text, text(r.stderr)], [3, 'vier é "\'\n\n/tmp\nin é\n', 'bad\n']);
   assert.throws(() => r.check(), carrel.CommandFailed);
   assert.equal((await ws.exec(['true'])).check().stdout.length, 0);
@@ -55,7 +57,9 @@ inWorkspace('large input and output', async ({ ws }) => {
 
 inWorkspace('output as it comes', async ({ ws }) => {
   const got = [];
-  await ws.exec(['sh', '-c', 'echo a; echo b >&2'], { onStdout: (b) => got.push(`out ${text(b)}`), onStderr: (b) => got.push(`err ${text(b)}`) });
+  await ws.exec(['sh', '-c', 'echo a; echo b >&2'], {
+    onStdout: (b) => got.push(`out ${text(b)}`), onStderr: (b) => got.push(`err ${text(b)}`),
+  });
   assert.deepEqual(got.sort(), ['err b\n', 'out a\n']);
 });
 
@@ -182,7 +186,8 @@ inWorkspace('life and events', async ({ client, ws }) => {
 });
 
 inWorkspace('egress', async ({ ws }) => {
-  await assert.rejects(ws.egress.allow('example.org'), (e) => e instanceof carrel.FailedPrecondition && e.remedy.startsWith('stop it first'));
+  await assert.rejects(ws.egress.allow('example.org'), (e) =>
+     e instanceof carrel.FailedPrecondition && e.remedy.startsWith('stop it first'));
   await ws.stop();
   await ws.egress.allow('example.org', '@github');
   await ws.egress.deny('bad.example.org');
@@ -214,9 +219,11 @@ inWorkspace('errors', async ({ client, ws }) => {
   await assert.rejects(ws.exec(['no-such-program']), /cannot run/);
   await assert.rejects(ws.exec('true'), carrel.InvalidArgument);
   await assert.rejects(client.call(carrel.messages.WorkspaceService.get, { workspce: 'x' }), /has none of that name/);
-  await assert.rejects(new carrel.Client({ host: 'unix:///nonexistent/carrel.sock' }).workspaces.of('x').exec(['true']), /no such socket; start carrel/);
+  const nobody = new carrel.Client({ host: 'unix:///nonexistent/carrel.sock' });
+  await assert.rejects(nobody.workspaces.of('x').exec(['true']), /no such socket; start carrel/);
   const id = await ws.detach(['sleep', '600']);
-  await assert.rejects(client.call(carrel.messages.CommandService.wait, { workspace: ws.ref, commandId: id }, { timeout: 0.2 }), carrel.DeadlineExceeded);
+  const waited = client.call(carrel.messages.CommandService.wait, { workspace: ws.ref, commandId: id }, { timeout: 0.2 });
+  await assert.rejects(waited, carrel.DeadlineExceeded);
 });
 
 inWorkspace('1,000 commands at once, with 32 connections', async ({ ws }) => {

@@ -75,7 +75,8 @@ export class Approvals {
     /** @param {Client} client */
     constructor(client: Client);
     client: Client;
-    /** Approvals, the newest first. state is pending, approved, denied, spent or expired. @param {{ state?: string, workspace?: string }} [o] */
+    /** Approvals, the newest first. state is pending, approved, denied, spent or expired.
+     * @param {{ state?: string, workspace?: string }} [o] */
     list(o?: {
         state?: string;
         workspace?: string;

@@ -78,7 +78,8 @@ export class Files {
     }): AsyncGenerator<Uint8Array, void, void>;
     /**
      * Makes what a tar stream has below a directory.
-     * @param {Path} path @param {Data} data @param {{ parents?: boolean }} [o] @returns {Promise<import('../types/carrel.d.ts').FilesSummary>}
+     * @param {Path} path @param {Data} data @param {{ parents?: boolean }} [o]
+     * @returns {Promise<import('../types/carrel.d.ts').FilesSummary>}
      */
     unpack(path: Path, data: Data, o?: {
         parents?: boolean;
