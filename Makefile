@@ -38,7 +38,7 @@ RACE      := ./internal/flow ./internal/api/... ./internal/archive/... ./interna
 # detector, and what goes over every byte of a file in one goroutine.
 SHIPPED   := -run '^(TestAsOrdinaryUser|TestAsWrittenOnEveryByte|TestReadFindsItsPlace)$$' ./internal/archive ./internal/audit
 
-.PHONY: help build test test-root soak test-vm test-units fuzz policy-report lint generate tidy-check bench bench-quick demo tour man share install packages uninstall clean
+.PHONY: help build test test-root soak test-vm test-units fuzz policy-report lint generate breaking baseline wheel tidy-check bench bench-quick demo tour man share install packages uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,12 +89,23 @@ $(GOLANGCI): tools/lint/go.mod tools/lint/go.sum
 	@mkdir -p $(@D)
 	go build $(LINT_MOD) -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
-generate: ## write gen/ anew from proto/, NOTICE from what is linked, and the built-in policy as it is embedded
+generate: ## write anew: gen/, the messages of sdk/ and docs/reference from proto/, NOTICE from what is linked, the policy as embedded
 	@scripts/prerequisites build
 	$(TOOL) buf lint
 	$(TOOL) buf generate
+	scripts/sdk
 	go generate ./internal/policy
 	scripts/notice > NOTICE.new && mv NOTICE.new NOTICE
+
+breaking: ## see that proto/ breaks no client of the schema in proto/baseline.binpb
+	@scripts/prerequisites build
+	$(TOOL) buf breaking --against proto/baseline.binpb
+
+baseline: breaking ## at a release: have what proto/ says now be what later schemas are compared with
+	$(TOOL) buf build --exclude-source-info -o proto/baseline.binpb
+
+wheel: ## build the wheel of sdk/python into bin/python/, if Python's setuptools are here
+	@scripts/wheel
 
 tidy-check: ## see that go.mod names what is used, and that the modules are those of go.sum
 	go mod tidy -diff

@@ -111,6 +111,7 @@ func (s archives) CreateArchive(ctx context.Context, req *request[carrelv1.Creat
 type restoring = connect.BidiStream[carrelv1.RestoreRequest, carrelv1.RestoreResponse]
 
 func (s archives) Restore(ctx context.Context, stream *restoring) error {
+	defer stopReading(ctx) // as of Stream
 	return errcode.ToWire(s.restore(ctx, stream))
 }
 

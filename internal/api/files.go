@@ -149,6 +149,7 @@ func begun[S, M any, P interface {
 func (s filesAPI) WriteFile(
 	ctx context.Context, stream *connect.ClientStream[carrelv1.WriteFileRequest],
 ) (*response[carrelv1.WriteFileResponse], error) {
+	defer stopReading(ctx) // connect would pass over what comes until the client ends it
 	m, in, err := begun[carrelv1.WriteFileStart](ctx, s, stream)
 	if err != nil {
 		return nil, errcode.ToWire(err)
@@ -178,6 +179,7 @@ func orEOF(err error) error {
 func (s filesAPI) UnpackFiles(
 	ctx context.Context, stream *connect.ClientStream[carrelv1.UnpackFilesRequest],
 ) (*response[carrelv1.UnpackFilesResponse], error) {
+	defer stopReading(ctx) // connect would pass over what comes until the client ends it
 	m, in, err := begun[carrelv1.UnpackFilesStart](ctx, s, stream)
 	if err != nil {
 		return nil, errcode.ToWire(err)

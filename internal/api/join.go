@@ -96,6 +96,7 @@ func (m *member) leave() { m.f.Close() }
 
 // Join carries a session's terminal over a stream. A client that does not read is drawn for when it does.
 func (s commands) Join(ctx context.Context, stream *connect.BidiStream[carrelv1.JoinRequest, carrelv1.JoinResponse]) error {
+	defer stopReading(ctx) // as of Stream
 	return errcode.ToWire(s.joinStream(ctx, stream))
 }
 

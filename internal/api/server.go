@@ -169,7 +169,7 @@ func NewServer(g Gate, opts Options) *Server {
 	mount := func(prefix string, h http.Handler) {
 		for path := range routes {
 			if strings.HasPrefix(path, prefix) {
-				s.handlers[path] = h
+				s.handlers[path] = s.duplex(h)
 			}
 		}
 	}
@@ -284,13 +284,13 @@ type streamKey struct{}
 
 // exchanged is what a stream has of its request.
 type exchanged struct {
-	rc    *http.ResponseController
+	rc    *http.ResponseController // nil: nothing more is read
 	place *place
 }
 
 // stopReading ends the Receive of a stream that waits, and any later one.
 func stopReading(ctx context.Context) {
-	if x, ok := ctx.Value(streamKey{}).(*exchanged); ok {
+	if x, ok := ctx.Value(streamKey{}).(*exchanged); ok && x.rc != nil {
 		_ = x.rc.SetReadDeadline(time.Unix(1, 0)) // a connection that is gone has nothing to read
 	}
 }

@@ -32,6 +32,8 @@ type bidi = connect.BidiStream[carrelv1.StreamRequest, carrelv1.StreamResponse]
 // a client that does not read stops the pumps, a full pipe then stops the command,
 // and a command that does not read its stdin stops the client.
 func (s commands) Stream(ctx context.Context, stream *bidi) error {
+	// Nothing that comes is read any more: connect would pass it over until the client ends it.
+	defer stopReading(ctx)
 	return errcode.ToWire(s.stream(ctx, stream))
 }
 

@@ -145,7 +145,7 @@ func running(t *testing.T, socket string) bool {
 // idle waits until the command that was started is gone.
 func idle(t *testing.T, g *apitest.Gate) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if err := g.Idle(ctx); err != nil {
 		t.Fatal(err)

@@ -32,37 +32,48 @@ const (
 	pageSize, maxPage = 100, 1000
 )
 
-// sandboxRoutes are the control plane. Both generations of paths mean the same.
+// controlRoute is a request of the control plane. Both generations of paths, with and without /v2, mean the same.
+type controlRoute struct {
+	method, path string
+	serve        func(*Server, http.ResponseWriter, *http.Request) error
+}
+
+func later(what string) func(*Server, http.ResponseWriter, *http.Request) error {
+	return func(*Server, http.ResponseWriter, *http.Request) error { return notImplemented("%s", what) }
+}
+
+// controlRoutes are all of them. docs/reference/openapi.json describes each, which a test holds.
+var controlRoutes = []controlRoute{
+	{"POST", "/sandboxes", (*Server).create},
+	{"GET", "/sandboxes", (*Server).list},
+	{"GET", "/sandboxes/metrics", (*Server).allMetrics},
+	{"GET", "/sandboxes/{id}", (*Server).get},
+	{"DELETE", "/sandboxes/{id}", (*Server).kill},
+	{"POST", "/sandboxes/{id}/timeout", (*Server).setTimeout},
+	{"POST", "/sandboxes/{id}/refreshes", (*Server).refresh},
+	{"POST", "/sandboxes/{id}/pause", (*Server).pause},
+	{"POST", "/sandboxes/{id}/resume", (*Server).connect},
+	{"POST", "/sandboxes/{id}/connect", (*Server).connect},
+	{"GET", "/sandboxes/{id}/metrics", (*Server).metrics},
+	{"PUT", "/sandboxes/{id}/network", (*Server).setNetwork},
+	{"POST", "/sandboxes/{id}/fork", later("a workspace cannot be forked; \"carrel archive\" keeps one")},
+	{"POST", "/sandboxes/{id}/snapshots", later("a workspace has no snapshots; \"carrel archive\" keeps one")},
+	{"GET", "/sandboxes/{id}/logs", later("a workspace has no log; \"carrel audit show --workspace\" shows what was done in it")},
+}
+
+// sandboxRoutes serves the control plane.
 func (s *Server) sandboxRoutes() http.Handler {
 	m := http.NewServeMux()
-	both := func(method, path string, h func(http.ResponseWriter, *http.Request) error) {
+	for _, c := range controlRoutes {
 		served := func(w http.ResponseWriter, r *http.Request) {
 			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-			if err := h(w, r); err != nil {
+			if err := c.serve(s, w, r); err != nil {
 				fail(w, err)
 			}
 		}
-		m.HandleFunc(method+" "+path, served)
-		m.HandleFunc(method+" /v2"+path, served)
+		m.HandleFunc(c.method+" "+c.path, served)
+		m.HandleFunc(c.method+" /v2"+c.path, served)
 	}
-	both("POST", "/sandboxes", s.create)
-	both("GET", "/sandboxes", s.list)
-	both("GET", "/sandboxes/metrics", s.allMetrics)
-	both("GET", "/sandboxes/{id}", s.get)
-	both("DELETE", "/sandboxes/{id}", s.kill)
-	both("POST", "/sandboxes/{id}/timeout", s.setTimeout)
-	both("POST", "/sandboxes/{id}/refreshes", s.refresh)
-	both("POST", "/sandboxes/{id}/pause", s.pause)
-	both("POST", "/sandboxes/{id}/resume", s.connect)
-	both("POST", "/sandboxes/{id}/connect", s.connect)
-	both("GET", "/sandboxes/{id}/metrics", s.metrics)
-	both("PUT", "/sandboxes/{id}/network", s.setNetwork)
-	later := func(what string) func(http.ResponseWriter, *http.Request) error {
-		return func(http.ResponseWriter, *http.Request) error { return notImplemented("%s", what) }
-	}
-	both("POST", "/sandboxes/{id}/fork", later("a workspace cannot be forked; \"carrel archive\" keeps one"))
-	both("POST", "/sandboxes/{id}/snapshots", later("a workspace has no snapshots; \"carrel archive\" keeps one"))
-	both("GET", "/sandboxes/{id}/logs", later("a workspace has no log; \"carrel audit show --workspace\" shows what was done in it"))
 	m.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, notFound("%s %s is no request that is known here; see docs/compatibility.md", r.Method, r.URL.Path))
 	})

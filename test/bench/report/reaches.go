@@ -40,6 +40,7 @@ const (
 	Builtin   = "built-in rules alone"
 	Echo      = "socket echo"
 	Allowance = "allowance"
+	GoSDK     = "Go SDK"
 
 	Srt    = "srt"
 	Direct = "directly"
@@ -74,27 +75,30 @@ const (
 	ExecExecutor = "exec/executor"
 	ExecAPI      = "exec/api"
 	Exec8        = "exec8"
-	Exec8Latency = "exec8/latency"
-	Exec8Spread  = "exec8/spread"
-	CLI          = "cli"
-	Ping         = "ping"
-	StreamNull   = "stream/null"
-	StreamPipe   = "stream/pipe"
-	StreamAPI    = "stream/api"
-	Start        = "start"
-	StartAPI     = "start/api"
-	MemExecutor  = "memory/executor"
-	MemBusy      = "memory/executor-after-load"
-	MemDaemon    = "memory/daemon"
-	MemSlope     = "memory/daemon-slope"
-	MemBroker    = "memory/broker"
-	MemBwrap     = "memory/bwrap"
-	Audit        = "audit"
-	AuditLatency = "audit/latency"
-	AuditAlone   = "audit/alone"
-	Verify       = "verify"
-	VerifySigned = "verify/signed"
-	VerifyCount  = "verify/records"
+	// Clients in other languages.
+	SDKPython     = "sdks/python"
+	SDKTypeScript = "sdks/typescript"
+	Exec8Latency  = "exec8/latency"
+	Exec8Spread   = "exec8/spread"
+	CLI           = "cli"
+	Ping          = "ping"
+	StreamNull    = "stream/null"
+	StreamPipe    = "stream/pipe"
+	StreamAPI     = "stream/api"
+	Start         = "start"
+	StartAPI      = "start/api"
+	MemExecutor   = "memory/executor"
+	MemBusy       = "memory/executor-after-load"
+	MemDaemon     = "memory/daemon"
+	MemSlope      = "memory/daemon-slope"
+	MemBroker     = "memory/broker"
+	MemBwrap      = "memory/bwrap"
+	Audit         = "audit"
+	AuditLatency  = "audit/latency"
+	AuditAlone    = "audit/alone"
+	Verify        = "verify"
+	VerifySigned  = "verify/signed"
+	VerifyCount   = "verify/records"
 
 	Policy     = "policy"
 	PolicyRate = "policy/rate"
@@ -141,6 +145,8 @@ var Reaches = []Reach{
 	{ID: Exec, Peer: Bwrap, Of: Ratio, Limit: 0.45},
 	{ID: Exec, Peer: Runc, Of: Ratio, Limit: 0.1},
 	{ID: Exec8, Peer: Fork, Of: Ratio, Least: true, Limit: 0.5},
+	{ID: SDKPython, Peer: GoSDK, Of: More, Limit: 3},
+	{ID: SDKTypeScript, Peer: GoSDK, Of: More, Limit: 3},
 	{ID: CLI, Peer: Bwrap, Of: Ratio, Limit: 1.3},
 	{ID: CLI, Peer: Crun, Of: Ratio, Limit: 1},
 	{ID: CLI, Peer: Runc, Of: Ratio, Limit: 0.5},

@@ -653,7 +653,7 @@ type CommandServiceClient interface {
 	// workspace is started first.
 	Exec(context.Context, *connect.Request[v1.ExecRequest]) (*connect.Response[v1.ExecResponse], error)
 	// Stream runs one command with live stdin, stdout and stderr. The first request
-	// message must be `start`. It needs HTTP/2. Clients on the local socket can have
+	// message must be `start`. Clients on the local socket can have
 	// the file descriptors themselves instead: see docs/protocols/api.md.
 	Stream(context.Context) *connect.BidiStreamForClient[v1.StreamRequest, v1.StreamResponse]
 	// Detach starts a command that outlives the client and the daemon.
@@ -676,7 +676,7 @@ type CommandServiceClient interface {
 	// Attach hands over the output of a detached command, or its terminal if it has one.
 	Attach(context.Context, *connect.Request[v1.AttachRequest]) (*connect.Response[v1.AttachResponse], error)
 	// Join joins a session: its terminal is drawn for the client, and what the client sends is typed. The first request
-	// message must be `start`. It needs HTTP/2. Attach does the same with a descriptor.
+	// message must be `start`. Attach does the same with a descriptor.
 	Join(context.Context) *connect.BidiStreamForClient[v1.JoinRequest, v1.JoinResponse]
 }
 
@@ -848,7 +848,7 @@ type CommandServiceHandler interface {
 	// workspace is started first.
 	Exec(context.Context, *connect.Request[v1.ExecRequest]) (*connect.Response[v1.ExecResponse], error)
 	// Stream runs one command with live stdin, stdout and stderr. The first request
-	// message must be `start`. It needs HTTP/2. Clients on the local socket can have
+	// message must be `start`. Clients on the local socket can have
 	// the file descriptors themselves instead: see docs/protocols/api.md.
 	Stream(context.Context, *connect.BidiStream[v1.StreamRequest, v1.StreamResponse]) error
 	// Detach starts a command that outlives the client and the daemon.
@@ -871,7 +871,7 @@ type CommandServiceHandler interface {
 	// Attach hands over the output of a detached command, or its terminal if it has one.
 	Attach(context.Context, *connect.Request[v1.AttachRequest]) (*connect.Response[v1.AttachResponse], error)
 	// Join joins a session: its terminal is drawn for the client, and what the client sends is typed. The first request
-	// message must be `start`. It needs HTTP/2. Attach does the same with a descriptor.
+	// message must be `start`. Attach does the same with a descriptor.
 	Join(context.Context, *connect.BidiStream[v1.JoinRequest, v1.JoinResponse]) error
 }
 
@@ -1043,7 +1043,7 @@ type ArchiveServiceClient interface {
 	// export in the responses. The last response has the archive.
 	CreateArchive(context.Context, *connect.Request[v1.CreateArchiveRequest]) (*connect.ServerStreamForClient[v1.CreateArchiveResponse], error)
 	// Restore makes a workspace from an archive in the daemon's keeping, or from one that
-	// follows in the requests. The first request must be `start`. It needs HTTP/2. The last
+	// follows in the requests. The first request must be `start`. The last
 	// response has the workspace.
 	Restore(context.Context) *connect.BidiStreamForClient[v1.RestoreRequest, v1.RestoreResponse]
 	ListArchives(context.Context, *connect.Request[v1.ListArchivesRequest]) (*connect.Response[v1.ListArchivesResponse], error)
@@ -1136,7 +1136,7 @@ type ArchiveServiceHandler interface {
 	// export in the responses. The last response has the archive.
 	CreateArchive(context.Context, *connect.Request[v1.CreateArchiveRequest], *connect.ServerStream[v1.CreateArchiveResponse]) error
 	// Restore makes a workspace from an archive in the daemon's keeping, or from one that
-	// follows in the requests. The first request must be `start`. It needs HTTP/2. The last
+	// follows in the requests. The first request must be `start`. The last
 	// response has the workspace.
 	Restore(context.Context, *connect.BidiStream[v1.RestoreRequest, v1.RestoreResponse]) error
 	ListArchives(context.Context, *connect.Request[v1.ListArchivesRequest]) (*connect.Response[v1.ListArchivesResponse], error)

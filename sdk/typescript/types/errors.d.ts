@@ -1,0 +1,74 @@
+/** The error of an answer. @param {string} code @param {string} message @param {string} request */
+export function errorOf(code: string, message: string, request: string): CarrelError;
+/** An error of carrel. `code` is that of Connect; the text says what happened, why, and what to do next. */
+export class CarrelError extends Error {
+    /** @param {string} message @param {string} [code] @param {string} [request] what was asked for, without its contents */
+    constructor(message: string, code?: string, request?: string);
+    code: string;
+    request: string;
+    /** What to do next: the part of the text behind the last semicolon, empty if there is none. */
+    get remedy(): string;
+}
+/** A field is wrong; the text names it. */
+export class InvalidArgument extends CarrelError {
+}
+/** There is no such workspace, command, file or program. */
+export class NotFound extends CarrelError {
+}
+/** The name is taken. */
+export class AlreadyExists extends CarrelError {
+}
+/** It is not the caller's, or policy or a person has refused it. */
+export class PermissionDenied extends CarrelError {
+}
+/** The token is not good, or the daemon's certificate is not the one that was expected. */
+export class Unauthenticated extends CarrelError {
+}
+/** The state forbids it, or a required control does not hold. */
+export class FailedPrecondition extends CarrelError {
+}
+/** A person has to approve it first. The same request again takes their answer up. */
+export class NeedsApproval extends FailedPrecondition {
+    /** @param {string} message @param {string} code @param {string} request @param {string} approval */
+    constructor(message: string, code: string, request: string, approval: string);
+    approval: string;
+    /** What a person answers it with. */
+    get command(): string;
+}
+/** A limit is reached, or the daemon's disk is full. */
+export class ResourceExhausted extends CarrelError {
+}
+/** The daemon, the broker or an executor is gone. Trying again may help. */
+export class Unavailable extends CarrelError {
+}
+/** The connection ended before the answer: it is not known whether what was asked for was done. A command that was attached to
+ * it is hung up. */
+export class ConnectionLost extends Unavailable {
+}
+/** Another operation came between. */
+export class Aborted extends CarrelError {
+}
+/** The time that the client gave is over. */
+export class DeadlineExceeded extends CarrelError {
+}
+/** The client or the daemon has ended the request. */
+export class Canceled extends CarrelError {
+}
+/** The daemon does not do this. */
+export class Unimplemented extends CarrelError {
+}
+/** A position is beyond the end. */
+export class OutOfRange extends CarrelError {
+}
+/** The record or stored data are damaged. */
+export class DataLoss extends CarrelError {
+}
+/** The daemon is at fault. */
+export class Internal extends CarrelError {
+}
+/** A command ended with another exit code than 0. Only Result.check throws it. */
+export class CommandFailed extends CarrelError {
+    /** @param {string} message @param {import('./result.js').Result} result */
+    constructor(message: string, result: import("./result.js").Result);
+    result: import("./result.js").Result;
+}
