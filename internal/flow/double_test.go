@@ -404,6 +404,7 @@ func (d *runtimeDouble) Ping(_ context.Context, name id.Workspace) error {
 }
 
 func (d *runtimeDouble) Close() error {
+	d.lose()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, p := range slices.Concat(d.procs) {

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -260,5 +261,251 @@ func TestPortsAreOfTheWorkspace(t *testing.T) {
 	r := h.try(nil, "", "port", "--stdio", d.Key, strconv.Itoa(host))
 	if r.code != 1 || !strings.Contains(r.err, "nothing listens there") {
 		t.Errorf("--stdio: %+v", r)
+	}
+}
+
+// Another user of the host neither publishes nor uses what is published on loopback, and who may only look does not either.
+func TestPortsOfOthers(t *testing.T) {
+	h := newHostFor(t)
+	d := h.desk(t)
+	port := d.echo(t, "AF_INET", "127.0.0.1")
+	stranger := user(t, "crtports")
+	r := h.try(stranger, "", "port", d.Key, fmt.Sprint("0:", port))
+	if r.code != 1 || !strings.Contains(r.err, "may not") && !strings.Contains(r.err, "permission") && !strings.Contains(r.err, "cannot let") {
+		t.Errorf("another's workspace: %+v", r)
+	}
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(h.carrel(t, "token", "create", "--role", "approver", "--workspace", d.Key)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := h.try(nil, "", "--token-file", file, "port", d.Key, fmt.Sprint("0:", port)); r.code != 1 || !strings.Contains(r.err, "cannot let") {
+		t.Errorf("a token that only looks: %+v", r)
+	}
+	p := h.port(t, nil, 1, d.Key, fmt.Sprint("0:", port))
+	at, number, err := net.SplitHostPort(p.at[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	// cat ends with what was sent back, or with the reset.
+	knock := func(who *syscall.Credential) string {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		c := exec.CommandContext(ctx, "/bin/bash", "-c", `exec 3<>/dev/tcp/$0/$1; echo word >&3; read -r -u 3 back; echo "got $back"`, at, number)
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: who}
+		b, _ := c.Output() // a reset is no success
+		return strings.TrimSpace(string(b))
+	}
+	if got := knock(nil); got != "got word" {
+		t.Errorf("the caller's own connection: %q", got)
+	}
+	if got := knock(stranger); got != "got" && got != "" {
+		t.Errorf("another user's connection was carried: %q", got)
+	}
+	until(t, "the reason", func() bool { return strings.Contains(p.errs.String(), fmt.Sprint("uid ", stranger.Uid)) })
+
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(dir, "s")
+	h.port(t, nil, 1, "--unix", socket, d.Key, strconv.Itoa(port))
+	if fi, err := os.Stat(socket); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Errorf("the socket: %v (%v)", fi, err)
+	}
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	if got, err := through(c, []byte("by a socket")); string(got) != "by a socket" || err != nil {
+		t.Errorf("%q (%v)", got, err)
+	}
+	if r := h.try(nil, "", "port", "--unix", socket, d.Key, "80"); r.code != 1 || !strings.Contains(r.err, "there is something with this name") {
+		t.Errorf("a name that is taken: %+v", r)
+	}
+}
+
+// stdio is a connection to a port on the streams of carrel port --stdio.
+func (h *host) stdio(t testing.TB, args ...string) (in io.WriteCloser, out io.Reader, ended <-chan error) {
+	t.Helper()
+	c := h.command(context.WithoutCancel(t.Context()), nil, args...)
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w := io.Pipe()
+	c.Stdout, c.Stderr = w, os.Stderr
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end := make(chan error, 1)
+	go func() { end <- c.Wait(); w.Close() }()
+	t.Cleanup(func() { _ = c.Process.Kill(); in.Close(); r.Close() })
+	return in, r, end
+}
+
+// The stop of the workspace ends what is open, and so does the end of a token.
+func TestPortsEnd(t *testing.T) {
+	h := newHostFor(t)
+	d := h.desk(t)
+	port := d.echo(t, "AF_INET", "127.0.0.1")
+	said := h.carrel(t, "token", "create", "-o", "json", "--role", "agent", "--workspace", d.Key)
+	var token struct {
+		Token string
+		About struct{ ID string }
+	}
+	if err := json.Unmarshal([]byte(said), &token); err != nil || token.Token == "" {
+		t.Fatalf("%v: %d bytes", err, len(said))
+	}
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(token.Token), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	in, out, ended := h.stdio(t, "--token-file", file, "port", "--stdio", d.Key, strconv.Itoa(port))
+	b := make([]byte, 4)
+	if _, err := io.WriteString(in, "word"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, b); err != nil || string(b) != "word" {
+		t.Fatalf("%q (%v)", b, err)
+	}
+	h.carrel(t, "token", "revoke", token.About.ID)
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("it ended as if all had been said")
+		}
+	case <-time.After(patience):
+		t.Error("a connection outlives its token")
+	}
+
+	p := h.port(t, nil, 1, d.Key, fmt.Sprint("0:", port))
+	c := reachAt(t, p.at[0])
+	if _, err := io.WriteString(c, "word"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, b); err != nil {
+		t.Fatal(err)
+	}
+	h.carrel(t, "stop", d.Key)
+	_, _ = io.Copy(io.Discard, c) // it ends, one way or the other
+	if code := p.end(t); code != 1 || !strings.Contains(p.errs.String(), "was stopped") {
+		t.Errorf("it ended with %d: %s", code, p.errs)
+	}
+	h.settled(t)
+	if r := h.try(nil, "", "port", d.Key, fmt.Sprint("0:", port)); r.code != 1 || !strings.Contains(r.err, "does not run") {
+		t.Errorf("of a stopped workspace: %+v", r)
+	}
+	if now := h.look(t, d.Key); now.State != "stopped" {
+		t.Errorf("it is %s", now.State)
+	}
+}
+
+// What answers never, or faster than anybody reads, holds nobody else.
+func TestPortsHoldNobody(t *testing.T) {
+	h := newHostFor(t)
+	d := h.desk(t)
+	port := d.echo(t, "AF_INET", "127.0.0.1")
+	d.detach(t, "python3", "-c", `import socket, time, os
+s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen(16)
+open("silent.new", "w").write(str(s.getsockname()[1])); os.rename("silent.new", "silent")
+kept = []
+while True: kept.append(s.accept())
+`)
+	d.detach(t, "python3", "-c", `import socket, threading, os
+s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen(16)
+open("flood.new", "w").write(str(s.getsockname()[1])); os.rename("flood.new", "flood")
+def serve(c):
+    while True: c.sendall(b"x" * 65536)
+while True: threading.Thread(target=serve, args=(s.accept()[0],), daemon=True).start()
+`)
+	silent, flood := d.portIn(t, "silent"), d.portIn(t, "flood")
+	p := h.port(t, nil, 3, d.Key, fmt.Sprint("0:", port), fmt.Sprint("0:", silent), fmt.Sprint("0:", flood))
+	for range 10 {
+		if _, err := io.WriteString(reachAt(t, p.at[1]), "hello?"); err != nil {
+			t.Fatal(err)
+		}
+		slow := reachAt(t, p.at[2])
+		if _, err := io.ReadFull(slow, make([]byte, 100)); err != nil { // and reads no more
+			t.Fatal(err)
+		}
+	}
+	daemon := rss(t, h.part(t, "daemon"))
+	large := bytes.Repeat([]byte("abc"), 1<<20)
+	for range 3 {
+		if got, err := through(reachAt(t, p.at[0]), large); err != nil || !bytes.Equal(got, large) {
+			t.Errorf("beside them: %d bytes of %d (%v)", len(got), len(large), err)
+		}
+	}
+	d.well(t)
+	if now := rss(t, h.part(t, "daemon")); now > daemon+64<<20 {
+		t.Errorf("the daemon has grown from %d to %d bytes", daemon, now)
+	}
+}
+
+// rss is what a process has in memory, in bytes.
+func rss(t testing.TB, pid int) int64 {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var size, resident int64
+	if _, err := fmt.Sscan(string(b), &size, &resident); err != nil {
+		t.Fatal(err)
+	}
+	return resident * int64(os.Getpagesize())
+}
+
+// A port by the host that E2B's SDKs give it, with a token and not without.
+func TestPortsOfE2B(t *testing.T) {
+	h := e2bHost(t)
+	c := h.e2b(t)
+	s := c.create()
+	d := h.look(t, s.ID)
+	d.Key = s.ID
+	d.put(t, "page.txt", []byte("a page\n"), "644")
+	d.detach(t, "python3", "-u", "-m", "http.server", "--bind", "127.0.0.1", "8000")
+	ask := func(host, path string, headers ...string) (int, string, http.Header) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.url+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = host
+		for i := 0; i+1 < len(headers); i += 2 {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+		res, err := c.http.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode, string(b), res.Header
+	}
+	host := "8000-" + s.ID + ".sandboxes.test"
+	until(t, "the page", func() bool {
+		status, text, _ := ask(host, "/page.txt", "E2b-Traffic-Access-Token", s.Traffic)
+		return status == 200 && text == "a page\n"
+	})
+	if status, text, _ := ask(host, "/page.txt"); status != 401 {
+		t.Errorf("without a token: %d %s", status, text)
+	}
+	other := c.create()
+	if status, text, _ := ask(host, "/page.txt", "E2b-Traffic-Access-Token", other.Traffic); status != 401 {
+		t.Errorf("with that of another sandbox: %d %s", status, text)
+	}
+	if status, text, _ := ask("8001-"+s.ID+".sandboxes.test", "/", "E2b-Traffic-Access-Token", s.Traffic); status != 502 ||
+		!strings.Contains(text, "nothing listens there") {
+		t.Errorf("where nothing listens: %d %s", status, text)
+	}
+	h.carrel(t, "stop", s.ID)
+	if status, text, _ := ask(host, "/page.txt", "E2b-Traffic-Access-Token", s.Traffic); status != 502 || !strings.Contains(text, "does not run") {
+		t.Errorf("of one that is stopped: %d %s", status, text)
 	}
 }
