@@ -126,7 +126,9 @@ func broken(err error) error {
 var errReadsNoMore = fmt.Errorf("cannot send more: what listens there reads no more: %w", errdefs.ErrAborted)
 
 // receiveInto writes what the client sends until it sends no more, which is the end of that direction.
-func receiveInto(ctx context.Context, c *portconn.Conn, stream *connect.BidiStream[carrelv1.ConnectRequest, carrelv1.ConnectResponse]) error {
+func receiveInto(
+	ctx context.Context, c *portconn.Conn, stream *connect.BidiStream[carrelv1.ConnectRequest, carrelv1.ConnectResponse],
+) error {
 	for {
 		m, err := stream.Receive()
 		if errors.Is(err, io.EOF) {

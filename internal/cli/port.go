@@ -157,7 +157,9 @@ func (a *app) sayPorts(workspace string, listeners []portListener, x *portFlags)
 	if *x.output == asJSON {
 		out := make([]object, 0, len(listeners))
 		for i, l := range listeners {
-			out = append(out, object{{"workspace", workspace}, {"port", x.mapped[i].remote}, {"network", l.Addr().Network()}, {"address", l.Addr().String()}})
+			out = append(out, object{
+				{"workspace", workspace}, {"port", x.mapped[i].remote}, {"network", l.Addr().Network()}, {"address", l.Addr().String()},
+			})
 		}
 		return a.printJSON(out)
 	}

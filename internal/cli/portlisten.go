@@ -68,8 +68,8 @@ func listenPrivate(ctx context.Context, path string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "unix", path)
 	syscall.Umask(was)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("cannot listen on %s: there is something with this name; remove it if nothing uses it, or choose another: %w", path,
-			errdefs.ErrAlreadyExists)
+		return nil, fmt.Errorf("cannot listen on %s: there is something with this name; remove it if nothing uses it, or choose another: %w",
+			path, errdefs.ErrAlreadyExists)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %s: %w", path, err)
@@ -160,8 +160,9 @@ func carryPort(ctx context.Context, client *carrel.Client, workspace string, por
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { there.Close(); here.Close() })()
-	sent := make(chan error, 1)
+	done := make(chan struct{})
 	go func() {
+		defer close(done)
 		_, err := io.Copy(there, here)
 		if err == nil {
 			err = there.CloseWrite()
@@ -169,12 +170,11 @@ func carryPort(ctx context.Context, client *carrel.Client, workspace string, por
 		if err != nil {
 			cancel() // the client here has gone, or the service
 		}
-		sent <- err
 	}()
 	if _, err := io.Copy(here, there); err != nil {
 		_, mine := errors.AsType[*net.OpError](err) // the other side's are of the API
 		cancel()
-		<-sent
+		<-done
 		if mine {
 			return errLeftHere
 		}
@@ -183,6 +183,6 @@ func carryPort(ctx context.Context, client *carrel.Client, workspace string, por
 	if half, ok := here.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite() // a client that has gone needs no end
 	}
-	<-sent
+	<-done
 	return nil
 }

@@ -8,8 +8,7 @@ import (
 	"crypto/subtle"
 	"encoding/hex"
 	"errors"
-	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -114,7 +113,7 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request) {
 			text := err.Error() // which may quote what came
 			failAs(w, http.StatusBadGateway, "cannot use what answers on the port: "+strings.ToValidUTF8(text[:min(len(text), maxQuoted)], ""))
 		},
-		ErrorLog: log.New(io.Discard, "", 0), // it would have what a workspace writes
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // it would have what a workspace writes
 	}
 	proxy.ServeHTTP(taken, r)
 }

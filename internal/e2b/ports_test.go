@@ -57,7 +57,7 @@ func (r *rig) withTraffic() (s sandbox, traffic string) {
 }
 
 // on is an HTTP/1.1 request for a port of a sandbox by its host.
-func (r *rig) on(s sandbox, path string, headers ...string) (*http.Response, string) {
+func (r *rig) on(s sandbox, path string, headers ...string) answered {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
 	defer cancel()
@@ -69,7 +69,7 @@ func (r *rig) on(s sandbox, path string, headers ...string) (*http.Response, str
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header.Add(headers[i], headers[i+1])
 	}
-	res, err := http.DefaultTransport.RoundTrip(req)
+	res, err := new(http.Transport).RoundTrip(req)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -78,7 +78,14 @@ func (r *rig) on(s sandbox, path string, headers ...string) (*http.Response, str
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return res, string(b)
+	return answered{res.StatusCode, res.Header, string(b)}
+}
+
+// answered is a response that has been read.
+type answered struct {
+	status int
+	header http.Header
+	text   string
 }
 
 func TestPortsByHost(t *testing.T) {
@@ -91,13 +98,13 @@ func TestPortsByHost(t *testing.T) {
 		w.Header().Set("X-Own", "yes")
 		fmt.Fprint(w, "page of "+r.Host)
 	}))
-	res, text := r.on(s, "/a%2Fb?x=1;y=%zz", "E2b-Traffic-Access-Token", traffic, "X-Api-Key", r.key, "Authorization", "Bearer "+r.key,
+	res := r.on(s, "/a%2Fb?x=1;y=%zz", "E2b-Traffic-Access-Token", traffic, "X-Api-Key", r.key, "Authorization", "Bearer "+r.key,
 		"Cookie", "own=1", "X-Forwarded-For", "192.0.2.1", "Forwarded", "for=192.0.2.1", "Origin", "https://a.example")
-	if res.StatusCode != 200 || text != "page of 8000-"+s.id+".sandboxes.test" || res.Header.Get("X-Own") != "yes" {
-		t.Fatalf("%d %s %v", res.StatusCode, text, res.Header)
+	if res.status != 200 || res.text != "page of 8000-"+s.id+".sandboxes.test" || res.header.Get("X-Own") != "yes" {
+		t.Fatalf("%d %s %v", res.status, res.text, res.header)
 	}
-	if got := strings.Join(res.Header.Values("Set-Cookie"), " | "); got != "a=1; Path=/; HttpOnly | b=2" || res.Header.Get("Alt-Svc") != "" {
-		t.Errorf("a cookie for others: %q, Alt-Svc %q", got, res.Header.Get("Alt-Svc"))
+	if got := strings.Join(res.header.Values("Set-Cookie"), " | "); got != "a=1; Path=/; HttpOnly | b=2" || res.header.Get("Alt-Svc") != "" {
+		t.Errorf("a cookie for others: %q, Alt-Svc %q", got, res.header.Get("Alt-Svc"))
 	}
 	got := in.requests()[0]
 	if got.RequestURI != "/a%2Fb?x=1;y=%zz" || got.Header.Get("Cookie") != "own=1" || got.Header.Get("X-Forwarded-For") != "127.0.0.1" ||
@@ -109,8 +116,8 @@ func TestPortsByHost(t *testing.T) {
 			t.Errorf("the sandbox is sent %s", name)
 		}
 	}
-	if res, _ = r.on(s, "/", "X-Access-Token", s.access, "Authorization", "Basic b3duOm93bg=="); res.StatusCode != 200 {
-		t.Errorf("with the access token: %d", res.StatusCode)
+	if res = r.on(s, "/", "X-Access-Token", s.access, "Authorization", "Basic b3duOm93bg=="); res.status != 200 {
+		t.Errorf("with the access token: %d", res.status)
 	}
 	if v := in.requests()[1].Header.Get("Authorization"); v != "Basic b3duOm93bg==" {
 		t.Errorf("what is for the sandbox does not arrive: %q", v)
@@ -122,9 +129,9 @@ func TestPortsByHeaders(t *testing.T) {
 	r := start(t, 0)
 	s, traffic := r.withTraffic()
 	in := r.serves(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Add("Set-Cookie", "a=1") }))
-	res, _ := r.on(s, "/", "E2b-Sandbox-Id", s.id, "E2b-Sandbox-Port", "8000", "E2b-Traffic-Access-Token", traffic, "Cookie", "b=2")
-	if res.StatusCode != 200 || len(res.Header.Values("Set-Cookie")) > 0 {
-		t.Errorf("%d %v", res.StatusCode, res.Header)
+	res := r.on(s, "/", "E2b-Sandbox-Id", s.id, "E2b-Sandbox-Port", "8000", "E2b-Traffic-Access-Token", traffic, "Cookie", "b=2")
+	if res.status != 200 || len(res.header.Values("Set-Cookie")) > 0 {
+		t.Errorf("%d %v", res.status, res.header)
 	}
 	if v := in.requests()[0].Header.Get("Cookie"); v != "" {
 		t.Errorf("a cookie of another sandbox could arrive: %q", v)
@@ -145,8 +152,8 @@ func TestPortsAreRefused(t *testing.T) {
 		"a token for ports as access token": {"X-Access-Token", traffic},
 		"an access token for ports":         {"E2b-Traffic-Access-Token", s.access},
 	} {
-		if res, text := r.on(s, "/", headers...); res.StatusCode != 401 {
-			t.Errorf("%s: %d %s", what, res.StatusCode, text)
+		if res := r.on(s, "/", headers...); res.status != 401 {
+			t.Errorf("%s: %d %s", what, res.status, res.text)
 		}
 	}
 	if n := len(in.requests()); n > 0 {
@@ -157,8 +164,8 @@ func TestPortsAreRefused(t *testing.T) {
 		t.Errorf("files with the token for ports: %d %s", status, text)
 	}
 	r.gate.Port = 0
-	if res, text := r.on(s, "/", "E2b-Traffic-Access-Token", traffic); res.StatusCode != 502 || !strings.Contains(text, "nothing listens there") {
-		t.Errorf("where nothing listens: %d %s", res.StatusCode, text)
+	if res := r.on(s, "/", "E2b-Traffic-Access-Token", traffic); res.status != 502 || !strings.Contains(res.text, "nothing listens there") {
+		t.Errorf("where nothing listens: %d %s", res.status, res.text)
 	}
 }
 
@@ -243,7 +250,7 @@ func TestPortsStream(t *testing.T) {
 	}
 	req.Host, req.Close = "8000-"+s.id+".sandboxes.test", true
 	req.Header.Set("E2b-Traffic-Access-Token", traffic)
-	res, err := http.DefaultTransport.RoundTrip(req)
+	res, err := new(http.Transport).RoundTrip(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,9 +269,10 @@ func TestPortsStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.Scheme = "ws"
-	ws, _, err := websocket.Dial(ctx, u.String(), &websocket.DialOptions{
-		Host: req.Host, HTTPHeader: http.Header{"E2b-Traffic-Access-Token": {traffic}},
-	})
+	ws, _, err := websocket.Dial(ctx, u.String(), //nolint:bodyclose // Dial says that it needs no closing
+		&websocket.DialOptions{
+			Host: req.Host, HTTPHeader: http.Header{"E2b-Traffic-Access-Token": {traffic}},
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,8 +316,8 @@ func TestPortsOfNoServer(t *testing.T) {
 		}
 	}()
 	for _, a := range answers {
-		if res, text := r.on(s, "/", "E2b-Traffic-Access-Token", traffic); res.StatusCode != 502 || strings.ContainsAny(text, "\x1b\x07") {
-			t.Errorf("%.40q: %d %q", a, res.StatusCode, text)
+		if res := r.on(s, "/", "E2b-Traffic-Access-Token", traffic); res.status != 502 || strings.ContainsAny(res.text, "\x1b\x07") {
+			t.Errorf("%.40q: %d %q", a, res.status, res.text)
 		}
 	}
 }

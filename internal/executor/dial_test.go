@@ -18,7 +18,9 @@ import (
 
 // server is a program that listens on a port of a loopback address and echoes one connection after the other; it prints the port.
 func server(family, port string) string {
-	address := map[string]string{"4": `pack_sockaddr_in(PORT, inet_aton("127.0.0.1"))`, "6": `pack_sockaddr_in6(PORT, inet_pton(AF_INET6, "::1"))`}
+	address := map[string]string{
+		"4": `pack_sockaddr_in(PORT, inet_aton("127.0.0.1"))`, "6": `pack_sockaddr_in6(PORT, inet_pton(AF_INET6, "::1"))`,
+	}
 	name := map[string]string{"4": "AF_INET", "6": "AF_INET6"}[family]
 	return strings.ReplaceAll(`$| = 1; use Socket qw(:all);
 socket(S, `+name+`, SOCK_STREAM, 0) or die; bind(S, `+address[family]+`) or die "bind: $!"; listen(S, 16) or die;
@@ -29,7 +31,9 @@ while (accept(C, S)) { while (sysread(C, $b, 65536)) { syswrite(C, $b) } close(C
 // listens starts a server and returns its port.
 func (c *client) listens(family, port string) int {
 	c.t.Helper()
-	_, far := c.start(execapi.ExecParams{Argv: []string{"/usr/bin/perl", "-e", server(family, port)}, Stdout: execapi.Pipe}, execapi.MethodExec)
+	_, far := c.start(execapi.ExecParams{
+		Argv: []string{"/usr/bin/perl", "-e", server(family, port)}, Stdout: execapi.Pipe,
+	}, execapi.MethodExec)
 	text := make([]byte, 16)
 	n, err := far[0].Read(text)
 	if err != nil {

@@ -164,7 +164,7 @@ func (h *house) start() {
 		MaxArchives: h.maxArchives, ArchiveBytes: h.archiveBytes, KeepArchives: h.keepArchives,
 		Unpacking: archiver.Limits{Bytes: 1 << 30, Entries: 1000, Ratio: 1000},
 		Ways:      h.ways, PortLinger: h.linger,
-		Models:    func() *egressconf.Config { return h.host }, ModelClock: h.today,
+		Models: func() *egressconf.Config { return h.host }, ModelClock: h.today,
 		Sealer: sealer, SecretsChanged: func(_ context.Context, owner, name string) { h.changed = append(h.changed, owner+" "+name) },
 	})
 	if err := h.Recover(ctx); err != nil {

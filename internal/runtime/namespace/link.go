@@ -62,7 +62,10 @@ func (r *Runtime) link(ctx context.Context, name id.Workspace) (*link, error) {
 		l := r.links[name]
 		if l == nil {
 			k := r.known[name]
-			l = &link{r: r, name: name, executor: k.executor, ready: make(chan struct{}), past: make(chan struct{}), procs: make(map[id.Command]*process)}
+			l = &link{
+				r: r, name: name, executor: k.executor, ready: make(chan struct{}), past: make(chan struct{}),
+				procs: make(map[id.Command]*process),
+			}
 			r.links[name] = l
 			r.lost.Go(func() { l.open(k) })
 		}
