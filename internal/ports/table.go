@@ -35,7 +35,7 @@ type key struct {
 type publication struct {
 	key   key
 	owner string
-	// ctx ends with it, and its cause is why.
+	// ctx ends with it, when its connections have ended, and its cause is why.
 	ctx context.Context
 	end context.CancelCauseFunc
 	// ready is closed once it has passed the gate, or err is set; again: another caller may pass.
@@ -45,6 +45,7 @@ type publication struct {
 
 	// The lock of the table guards the rest.
 	holders int
+	why     error // set once it ends
 	expires *time.Timer
 	conns   map[*portconn.Conn]struct{}
 	total   Done
@@ -160,6 +161,7 @@ func (t *table) leave(x *publication, after time.Duration) {
 	case x.holders > 0 || t.of[x.key] != x:
 	case after == 0:
 		t.cut(x, errLeft)
+		x.end(errLeft)
 	default:
 		if x.expires != nil {
 			x.expires.Stop()
@@ -167,8 +169,9 @@ func (t *table) leave(x *publication, after time.Duration) {
 		x.expires = time.AfterFunc(after, func() {
 			t.mu.Lock()
 			defer t.mu.Unlock()
-			if x.holders == 0 {
-				t.cut(x, errLeft) // it has no connections: each of them holds it
+			if x.holders == 0 { // so it has no connections: each of them holds it
+				t.cut(x, errLeft)
+				x.end(errLeft)
 			}
 		})
 	}
@@ -180,11 +183,12 @@ func (t *table) end(x *publication, why error) {
 	all := t.cut(x, why)
 	t.mu.Unlock()
 	for _, c := range all {
-		c.End(why)
+		c.End(why) // which returns when it has been counted
 	}
+	x.end(why)
 }
 
-// cut ends a publication, and returns the connections that are to end. The lock is held.
+// cut lets nobody have a publication any more, and returns the connections that are to end. The lock is held.
 func (t *table) cut(x *publication, why error) []*portconn.Conn {
 	if t.of[x.key] == x {
 		delete(t.of, x.key)
@@ -195,7 +199,9 @@ func (t *table) cut(x *publication, why error) []*portconn.Conn {
 	if x.expires != nil {
 		x.expires.Stop()
 	}
-	x.end(why)
+	if x.why == nil {
+		x.why = why
+	}
 	return slices.Collect(maps.Keys(x.conns))
 }
 
@@ -203,8 +209,8 @@ func (t *table) cut(x *publication, why error) []*portconn.Conn {
 func (t *table) add(x *publication, c *portconn.Conn) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if x.ctx.Err() != nil {
-		return context.Cause(x.ctx)
+	if x.why != nil {
+		return x.why
 	}
 	x.conns[c] = struct{}{}
 	x.total.Connections++
