@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carrel-dev/carrel/internal/operation"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -35,7 +36,7 @@ func (a *app) portCommand() *cobra.Command {
 	var x portFlags
 	c := &cobra.Command{
 		Use:   "port [flags] WORKSPACE [LOCAL:]PORT...",
-		Short: "Reach what listens on a port of a workspace from here",
+		Short: help(operation.OpenPort),
 		Long: `Listen here, and carry each connection to a TCP port of the workspace's loopback, until
 Ctrl-C, or until the workspace stops. It works from elsewhere too. A server inside is
 reached if it listens on 127.0.0.1, ::1 or every address.

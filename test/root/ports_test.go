@@ -166,7 +166,11 @@ func TestPorts(t *testing.T) {
 	mark := h.mark(t)
 	p := h.port(t, nil, 3, d.Key, "0:8000", fmt.Sprint("0:", four), fmt.Sprint("0:", six))
 	until(t, "the page", func() bool {
-		res, err := http.Get("http://" + p.at[0] + "/page.txt")
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.at[0]+"/page.txt", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
 		if err != nil {
 			return false
 		}
