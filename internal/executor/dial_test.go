@@ -7,6 +7,8 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -140,6 +142,24 @@ listen(S, 1) or die; my ($p) = unpack_sockaddr_in(getsockname(S)); print "$p\n";
 	}
 	if !errdefs.IsDeadlineExceeded(err) || !strings.Contains(err.Error(), "has accepted no connection") {
 		t.Errorf("it ended with %v", err)
+	}
+	// More than may be are refused at once, and do not wait with the others.
+	refused := false
+	for round := 0; round < 5 && !refused; round++ { // on a busy host the first may have been given up before the last is asked for
+		var all sync.WaitGroup
+		var over atomic.Int32
+		for range execapi.MaxDials + 50 {
+			all.Go(func() {
+				if _, err := c.port(port); errdefs.IsResourceExhausted(err) {
+					over.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		refused = over.Load() > 0
+	}
+	if !refused {
+		t.Errorf("more than %d at once were not refused", execapi.MaxDials)
 	}
 	// And the executor does all else meanwhile and after it.
 	if got := c.sh("echo alive"); strings.TrimSpace(string(got.Stdout)) != "alive" {
