@@ -1,6 +1,6 @@
 // Package ports lets clients outside reach TCP ports of workspaces' loopbacks.
 //
-//	client ──► surface ──► DialPort: authorised, counted ──► publication: judged, recorded ──► executor: connect, inside
+//	client ──► surface ──► DialPort: authorised, counted ──► publication: judged, recorded ──► executor connects
 //
 // It must not decide who may do what, nor look at what is carried. Nothing inside a workspace can ask it for anything.
 package ports

@@ -282,7 +282,8 @@ func TestPortsOfOthers(t *testing.T) {
 	if err := os.WriteFile(file, []byte(h.carrel(t, "token", "create", "--role", "approver", "--workspace", d.Key)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if r := h.try(nil, "", "--token-file", file, "port", d.Key, fmt.Sprint("0:", port)); r.code != 1 || !strings.Contains(r.err, "cannot let") {
+	r = h.try(nil, "", "--token-file", file, "port", d.Key, fmt.Sprint("0:", port))
+	if r.code != 1 || !strings.Contains(r.err, "cannot let") {
 		t.Errorf("a token that only looks: %+v", r)
 	}
 	p := h.port(t, nil, 1, d.Key, fmt.Sprint("0:", port))
@@ -325,7 +326,8 @@ func TestPortsOfOthers(t *testing.T) {
 	if got, err := through(c, []byte("by a socket")); string(got) != "by a socket" || err != nil {
 		t.Errorf("%q (%v)", got, err)
 	}
-	if r := h.try(nil, "", "port", "--unix", socket, d.Key, "80"); r.code != 1 || !strings.Contains(r.err, "there is something with this name") {
+	r = h.try(nil, "", "port", "--unix", socket, d.Key, "80")
+	if r.code != 1 || !strings.Contains(r.err, "there is something with this name") {
 		t.Errorf("a name that is taken: %+v", r)
 	}
 }
@@ -460,56 +462,4 @@ func rss(t testing.TB, pid int) int64 {
 		t.Fatal(err)
 	}
 	return resident * int64(os.Getpagesize())
-}
-
-// A port by the host that E2B's SDKs give it, with a token and not without.
-func TestPortsOfE2B(t *testing.T) {
-	h := e2bHost(t)
-	c := h.e2b(t)
-	s := c.create()
-	d := h.look(t, s.ID)
-	d.Key = s.ID
-	d.put(t, "page.txt", []byte("a page\n"), "644")
-	d.detach(t, "python3", "-u", "-m", "http.server", "--bind", "127.0.0.1", "8000")
-	ask := func(host, path string, headers ...string) (int, string, http.Header) {
-		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.url+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Host = host
-		for i := 0; i+1 < len(headers); i += 2 {
-			r.Header.Set(headers[i], headers[i+1])
-		}
-		res, err := c.http.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
-		b, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return res.StatusCode, string(b), res.Header
-	}
-	host := "8000-" + s.ID + ".sandboxes.test"
-	until(t, "the page", func() bool {
-		status, text, _ := ask(host, "/page.txt", "E2b-Traffic-Access-Token", s.Traffic)
-		return status == 200 && text == "a page\n"
-	})
-	if status, text, _ := ask(host, "/page.txt"); status != 401 {
-		t.Errorf("without a token: %d %s", status, text)
-	}
-	other := c.create()
-	if status, text, _ := ask(host, "/page.txt", "E2b-Traffic-Access-Token", other.Traffic); status != 401 {
-		t.Errorf("with that of another sandbox: %d %s", status, text)
-	}
-	if status, text, _ := ask("8001-"+s.ID+".sandboxes.test", "/", "E2b-Traffic-Access-Token", s.Traffic); status != 502 ||
-		!strings.Contains(text, "nothing listens there") {
-		t.Errorf("where nothing listens: %d %s", status, text)
-	}
-	h.carrel(t, "stop", s.ID)
-	if status, text, _ := ask(host, "/page.txt", "E2b-Traffic-Access-Token", s.Traffic); status != 502 || !strings.Contains(text, "does not run") {
-		t.Errorf("of one that is stopped: %d %s", status, text)
-	}
 }
