@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"net"
 	"net/http"
 
 	"github.com/carrel-dev/carrel/internal/authn"
@@ -65,3 +66,6 @@ func (s *Server) Admit(w http.ResponseWriter, r *http.Request, e Entry) {
 	}
 	e.Handler.ServeHTTP(w, r)
 }
+
+// Taken counts out a connection that a handler has taken over from its server, and which has ended.
+func (s *Server) Taken(c net.Conn) { s.connState(c, http.StateClosed) }

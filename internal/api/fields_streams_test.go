@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"reflect"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/fileapi"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/portconn"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -68,6 +70,15 @@ var later = []struct {
 		},
 		"one\x00\xfftwo",
 		[]apitest.Call{{Method: "Resize", Args: []any{"demo", execapi.ResizeParams{ID: ranID, Rows: 20, Cols: 21, Client: 7}}}},
+	},
+	{
+		"PortService.Connect",
+		[]proto.Message{
+			&carrelv1.ConnectRequest{Message: &carrelv1.ConnectRequest_Start{Start: &carrelv1.ConnectStart{Workspace: "demo", Port: 80}}},
+			&carrelv1.ConnectRequest{Message: &carrelv1.ConnectRequest_Data{Data: []byte("one\x00\xff")}},
+			&carrelv1.ConnectRequest{Message: &carrelv1.ConnectRequest_Data{Data: []byte("two")}},
+		},
+		"one\x00\xfftwo", nil,
 	},
 	{
 		"ArchiveService.Restore",
@@ -223,6 +234,29 @@ func (g *carryingGate) Output(
 	})
 	res.Client = 7
 	return res, []*os.File{os.NewFile(uintptr(fds[0]), "far")}, nil
+}
+
+// DialPort connects to what takes everything.
+func (g *carryingGate) DialPort(ctx context.Context, p principal.Principal, ref string, port int) (*portconn.Conn, error) {
+	_, _ = g.Recorder.DialPort(ctx, p, ref, port) // it is noted, and goes on here
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	c, err := apitest.Loopback(l.Addr().(*net.TCPAddr).Port)
+	if err != nil {
+		return nil, err
+	}
+	far, err := l.Accept()
+	if err != nil {
+		return nil, err
+	}
+	g.joined.Go(func() {
+		defer far.Close()
+		_ = g.take(far) // the test sees what is missing
+	})
+	return c, nil
 }
 
 func (g *carryingGate) Spawn(

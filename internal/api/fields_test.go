@@ -89,7 +89,7 @@ var silent = map[string]string{
 // notFirst are the messages of a stream that do not begin one: see TestEveryLaterMessageArrives.
 var notFirst = map[string]bool{
 	"StreamRequest.stdin": true, "StreamRequest.close_stdin": true, "StreamRequest.resize": true, "StreamRequest.signal": true,
-	"RestoreRequest.data": true, "JoinRequest.stdin": true, "JoinRequest.resize": true,
+	"RestoreRequest.data": true, "JoinRequest.stdin": true, "JoinRequest.resize": true, "ConnectRequest.data": true,
 	"WriteFileRequest.data": true, "WriteFileRequest.finish": true, "UnpackFilesRequest.data": true, "UnpackFilesRequest.finish": true,
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/fileapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/portconn"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/redact"
 	"github.com/carrel-dev/carrel/internal/runtime"
@@ -73,6 +74,11 @@ type Gate interface {
 
 	// OnFiles works on files of a workspace, which is started if it does not run. s.In is closed before it returns.
 	OnFiles(ctx context.Context, p principal.Principal, ref string, r fileapi.Request, s fileapi.Streams) (fileapi.Result, error)
+
+	// PublishPort keeps a port of a workspace's loopback open for p until release; held ends earlier, with the reason as its
+	// cause, if the workspace stops. DialPort connects to one, until ctx ends.
+	PublishPort(ctx context.Context, p principal.Principal, ref string, port int) (held context.Context, release func(), err error)
+	DialPort(ctx context.Context, p principal.Principal, ref string, port int) (*portconn.Conn, error)
 
 	// Run, Spawn and Detach start a stopped workspace first. e.ID is set by the gate.
 	Run(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams) (id.Command, execapi.ExecResult, error)

@@ -31,6 +31,8 @@ var minimal = map[string]string{
 	"CommandService/Wait":              `{"workspace":"demo","commandId":"c-0123456789abcdef"}`,
 	"CommandService/Resize":            `{"workspace":"demo","commandId":"c-0123456789abcdef","size":{}}`,
 	"CommandService/Signal":            `{"workspace":"demo","commandId":"c-0123456789abcdef"}`,
+	"PortService/Publish":              `{"workspace":"demo","port":80}`,
+	"PortService/Connect":              `{"start":{"workspace":"demo","port":80}}`,
 	"ArchiveService/Restore":           `{"start":{"key":"demo"}}`,
 	"ArchiveService/ReadArchive":       `{"archive":"demo"}`,
 	"ArchiveService/RemoveArchive":     `{"archive":"demo"}`,

@@ -177,6 +177,7 @@ func NewServer(g Gate, opts Options) *Server {
 	mount(carrelv1connect.NewCommandServiceHandler(commands{s}, limits, plain, strictJSON))
 	mount(carrelv1connect.NewArchiveServiceHandler(archives{s}, limits, plain, strictJSON))
 	mount(carrelv1connect.NewFileServiceHandler(filesAPI{s}, limits, plain, strictJSON))
+	mount(carrelv1connect.NewPortServiceHandler(portsAPI{s}, limits, plain, strictJSON))
 	mount(carrelv1connect.NewApprovalServiceHandler(approvals{s}, limits, plain, strictJSON))
 	mount(carrelv1connect.NewAuditServiceHandler(audits{s}, limits, plain, strictJSON))
 	mount(carrelv1connect.NewSystemServiceHandler(system{s}, limits, plain, strictJSON))

@@ -79,6 +79,7 @@ var commandTable = []struct {
 	{"run", "commands", (*app).runCommand},
 	{"exec", "commands", (*app).execCommand},
 	{"shell", "commands", (*app).shellCommand},
+	{"port", "commands", (*app).portCommand},
 	{"ps", "commands", (*app).psCommand},
 	{"logs", "commands", (*app).logsCommand},
 	{"attach", "commands", (*app).attachCommand},

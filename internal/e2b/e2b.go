@@ -37,6 +37,8 @@ const envdPort = 49983
 // Door admits requests with the bounds of the daemon's API: *api.Server.
 type Door interface {
 	Admit(w http.ResponseWriter, r *http.Request, e api.Entry)
+	// Taken is for a connection that a handler has taken over, when it has ended.
+	Taken(c net.Conn)
 }
 
 // Tokens are who may come in: *authn.Tokens.
@@ -123,11 +125,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name, port, ok := s.addressed(r)
 	signed := ok && r.URL.Path == "/files" && r.URL.Query().Has("signature")
 	switch {
+	case ok && port != envdPort:
+		s.Door.Admit(w, r.WithContext(context.WithValue(r.Context(), sandboxKey{}, name)), api.Entry{
+			Enter:  func(ctx context.Context) (context.Context, func(), error) { return s.enterPort(ctx, name, r) },
+			Refuse: refuse, Stream: true, Counted: true, Handler: s.served(http.HandlerFunc(s.port)),
+		})
+		return
 	case (r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "") && !signed:
 		fail(w, forbidden("this endpoint is not for browsers, but for signed URLs of files; use an SDK"))
-		return
-	case ok && port != envdPort:
-		fail(w, notImplemented("port %d of a sandbox cannot be reached from outside yet; run what asks it inside", port))
 		return
 	case !ok && r.URL.Path == "/health":
 		w.WriteHeader(http.StatusNoContent)
@@ -136,7 +141,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e := api.Entry{Refuse: refuse, Handler: s.control}
 	if ok {
 		lasts := streams[r.URL.Path]
-		e.Stream, e.Counted, e.Handler = lasts, lasts && r.URL.Path != "/files", http.HandlerFunc(s.served)
+		e.Stream, e.Counted, e.Handler = lasts, lasts && r.URL.Path != "/files", s.served(s.data)
 		r = r.WithContext(context.WithValue(r.Context(), sandboxKey{}, name))
 		e.Enter = func(ctx context.Context) (context.Context, func(), error) { return s.enterSandbox(ctx, name, r) }
 	} else {
@@ -146,18 +151,20 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // served hands on what is for a sandbox that runs or can be started. SDKs tell by 502 and these words that there is none.
-func (s *Server) served(w http.ResponseWriter, r *http.Request) {
-	ws, err := s.Gate.Get(r.Context(), authn.FromContext(r.Context()), sandboxOf(r.Context()))
-	switch {
-	case errdefs.IsNotFound(err), errdefs.IsPermissionDenied(err), err == nil && string(ws.Name) != sandboxOf(r.Context()):
-		failAs(w, http.StatusBadGateway, "The sandbox was not found")
-	case err != nil:
-		fail(w, err)
-	case ws.State == workspace.StatePaused:
-		failAs(w, http.StatusBadGateway, "The sandbox was not found: it is paused; connect to it to have it go on")
-	default:
-		s.data.ServeHTTP(w, r)
-	}
+func (s *Server) served(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ws, err := s.Gate.Get(r.Context(), authn.FromContext(r.Context()), sandboxOf(r.Context()))
+		switch {
+		case errdefs.IsNotFound(err), errdefs.IsPermissionDenied(err), err == nil && string(ws.Name) != sandboxOf(r.Context()):
+			failAs(w, http.StatusBadGateway, "The sandbox was not found")
+		case err != nil:
+			fail(w, err)
+		case ws.State == workspace.StatePaused:
+			failAs(w, http.StatusBadGateway, "The sandbox was not found: it is paused; connect to it to have it go on")
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
 }
 
 type sandboxKey struct{}

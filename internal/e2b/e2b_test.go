@@ -48,6 +48,7 @@ type rig struct {
 	key    string
 	server *e2b.Server
 	client *http.Client
+	gate   *apitest.Gate
 }
 
 func start(t *testing.T, slow time.Duration) *rig {
@@ -76,7 +77,7 @@ func start(t *testing.T, slow time.Duration) *rig {
 		<-served
 		s.Close()
 	})
-	return &rig{t, "http://" + l.Addr().String(), e2b.APIKey(secret), s, &http.Client{Transport: transport}}
+	return &rig{t, "http://" + l.Addr().String(), e2b.APIKey(secret), s, &http.Client{Transport: transport}, g}
 }
 
 func (r *rig) send(method, path, body string, headers ...string) (int, string) {
@@ -296,7 +297,8 @@ func TestWrongRequests(t *testing.T) {
 		"two keys":           {"GET", "/sandboxes", "", 401, []string{"X-Api-Key", r.key + "00"}},
 		"an empty sandbox":   {"GET", "/health", "", 401, []string{"E2b-Sandbox-Id", "none", "X-Access-Token", s.access}},
 		"by its host":        {"GET", "/health", "", 204, []string{"Host", "49983-" + s.id + ".sandboxes.test", "X-Access-Token", s.access}},
-		"a port by its host": {"GET", "/", "", 501, []string{"Host", "80-" + s.id + ".sandboxes.test", "X-Access-Token", s.access}},
+		"a port by its host": {"GET", "/", "", 502, []string{"Host", "80-" + s.id + ".sandboxes.test", "X-Access-Token", s.access}},
+		"a tunnel":           {"CONNECT", "/", "", 405, []string{"E2b-Sandbox-Id", s.id, "E2b-Sandbox-Port", "80", "X-Access-Token", s.access}},
 		"form without a file": {"POST", "/files", "--b\r\n\r\nx\r\n--b--", 400, []string{
 			"E2b-Sandbox-Id", s.id, "X-Access-Token", s.access, "Content-Type", "multipart/form-data; boundary=b",
 		}},

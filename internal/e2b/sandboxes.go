@@ -18,6 +18,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/token"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -201,8 +202,12 @@ func (s *Server) handle(ctx context.Context, w workspace.Workspace, kept row) an
 		Sandbox  string  `json:"sandboxID"`
 		Template string  `json:"templateID"`
 		Access   string  `json:"envdAccessToken,omitempty"`
+		Traffic  string  `json:"trafficAccessToken,omitempty"`
 		Domain   *string `json:"domain"`
-	}{clientID, EnvdVersion, string(w.Name), cmp.Or(kept.Template, w.Profile, baseTemplate), s.giveOut(ctx, string(w.Name)), nil}
+	}{Client: clientID, Envd: EnvdVersion, Sandbox: string(w.Name), Template: cmp.Or(kept.Template, w.Profile, baseTemplate)}
+	if p := authn.FromContext(ctx); p.Kind == principal.Token {
+		h.Access, h.Traffic = s.giveOut(ctx, h.Sandbox), s.trafficToken(h.Sandbox, token.ID(p.Grant.ID))
+	}
 	if s.Domain != "" {
 		h.Domain = &s.Domain
 	}

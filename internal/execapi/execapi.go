@@ -4,6 +4,8 @@
 package execapi
 
 import (
+	"time"
+
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -28,6 +30,7 @@ const (
 	MethodStopTask      = "stop_task"
 	MethodList          = "list"
 	MethodHold          = "hold"
+	MethodDial          = "dial"
 	MethodShutdown      = "shutdown"
 	MethodExited        = "exited"
 )
@@ -59,6 +62,9 @@ const (
 	// MaxCommands bounds how many commands are listed at once, including ended
 	// detached ones whose output is kept.
 	MaxCommands = 1024
+	// MaxDials bounds how many connections to ports are being opened at once, and DialTimeout how long one may take.
+	MaxDials    = 256
+	DialTimeout = 10 * time.Second
 	// DefaultGraceMS is the default time between TERM and KILL.
 	DefaultGraceMS = 2000
 	MaxGraceMS     = 60_000
@@ -254,6 +260,12 @@ type OutputResult struct {
 // command is being started: every command admitted before runs its own program.
 type HoldParams struct {
 	On bool `json:"on"`
+}
+
+// DialParams (MethodDial) opens a TCP connection to a port of the workspace's loopback, by 127.0.0.1 and else by ::1. The reply
+// carries the connected socket.
+type DialParams struct {
+	Port int `json:"port"`
 }
 
 // StopTaskParams (MethodStopTask) sends Signal to a command's process group. If Signal is 0 it

@@ -72,6 +72,8 @@ type Executor struct {
 	kept    kept
 	// largeReply: one reply with much captured output is assembled, encoded and written at a time.
 	largeReply sync.Mutex
+	// dials are the connections to ports that are being opened.
+	dials atomic.Int32
 
 	mu       sync.Mutex
 	commands map[id.Command]*command

@@ -55,6 +55,7 @@ var methods = map[string]struct {
 	execapi.MethodStopTask:      {10 * time.Second, with((*peer).stopTask)},
 	execapi.MethodList:          {10 * time.Second, (*peer).list},
 	execapi.MethodHold:          {10 * time.Second, with((*peer).hold)},
+	execapi.MethodDial:          {0, with((*peer).dial)}, // it has its own, which says what did not answer
 	execapi.MethodShutdown:      {2 * time.Minute, (*peer).shutdown},
 }
 

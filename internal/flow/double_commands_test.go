@@ -3,6 +3,7 @@ package flow_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 
 	"github.com/carrel-dev/carrel/internal/execapi"
@@ -117,6 +118,41 @@ func (d *runtimeDouble) Resize(_ context.Context, permitted permit.Permit, _ exe
 type processDouble struct {
 	id  id.Command
 	end chan error
+}
+
+// Dial connects to a port of this host's loopback.
+func (d *runtimeDouble) Dial(_ context.Context, p permit.Permit, port int) (*net.TCPConn, error) {
+	name, err := p.Workspace()
+	if err != nil {
+		return nil, err
+	}
+	if err := d.reach("dial", name); err != nil {
+		return nil, err
+	}
+	return net.DialTCP("tcp", nil, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+}
+
+// Gone is closed by lose.
+func (d *runtimeDouble) Gone(_ context.Context, name id.Workspace) (<-chan struct{}, error) {
+	if err := d.reach("gone", name); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.gone == nil {
+		d.gone = make(chan struct{})
+	}
+	return d.gone, nil
+}
+
+// lose has the executors of all workspaces be gone.
+func (d *runtimeDouble) lose() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.gone != nil {
+		close(d.gone)
+		d.gone = nil
+	}
 }
 
 func (p *processDouble) Files() []*os.File { return nil }

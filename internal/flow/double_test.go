@@ -51,6 +51,8 @@ type runtimeDouble struct {
 	proof *workspace.Report
 	// lastEnv are the variables of the last command that was run.
 	lastEnv []string
+	// gone is closed when the executors go.
+	gone chan struct{}
 	// hook is called before each operation, without the lock.
 	hook func(op string, name id.Workspace) error
 	// deaf, if set, is what a change ends with that was carried out, and of which nobody hears.
@@ -402,6 +404,7 @@ func (d *runtimeDouble) Ping(_ context.Context, name id.Workspace) error {
 }
 
 func (d *runtimeDouble) Close() error {
+	d.lose()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, p := range slices.Concat(d.procs) {

@@ -30,6 +30,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/models"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/ports"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/redact"
@@ -98,6 +99,8 @@ type Config struct {
 	SecretsChanged func(ctx context.Context, owner, name string)
 	// TokensRevoked is told which tokens were just revoked. Optional.
 	TokensRevoked func(ids []string)
+	// PortIdle and PortLinger are for package ports; 0 is its default.
+	PortIdle, PortLinger time.Duration
 	// Version is what the log's lifecycle records say.
 	Version string
 	// Policy reads the rules that operations are judged by; nil is the built-in ones alone.
@@ -120,6 +123,7 @@ type Flow struct {
 	*archives.Archives
 	*commands.Commands
 	*files.Files
+	*ports.Ports
 	*asking.Questions
 	*tokens.Tokens
 	*secrets.Secrets
@@ -173,6 +177,7 @@ func New(cfg Config) *Flow {
 	})
 	f.Commands = commands.New(commands.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Redact: cfg.Redact})
 	f.Files = files.New(files.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Program: cfg.Archiver})
+	f.Ports = ports.New(ports.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Idle: cfg.PortIdle, Linger: cfg.PortLinger})
 	f.Tokens = tokens.New(tokens.Config{Gate: f.gate, Store: cfg.Store, Records: records, Revoked: cfg.TokensRevoked, Log: cfg.Log})
 	changed := func(ctx context.Context, owner, name string) {
 		f.Lifecycle.SecretChanged(ctx, owner, name)
@@ -297,6 +302,7 @@ func halfWay(open []audit.Record) map[id.Workspace]bool {
 func (f *Flow) Close(ctx context.Context) error {
 	var errs []error
 	f.gate.Closing()
+	f.ClosePorts()
 	for _, rt := range f.runtimes {
 		errs = append(errs, rt.Close())
 	}

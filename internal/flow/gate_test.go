@@ -96,6 +96,8 @@ type house struct {
 	// host is what holds for the models of the host, and today the clock of their budgets; nil is the real one.
 	host  *egressconf.Config
 	today func() time.Time
+	// linger is how long a port stays open that nobody has published, 0 is a minute.
+	linger time.Duration
 	// changed are the secrets that the flow said were changed, as "OWNER NAME".
 	changed []string
 }
@@ -161,8 +163,8 @@ func (h *house) start() {
 		Archiver:    func() (*os.File, error) { return os.Open(os.DevNull) },
 		MaxArchives: h.maxArchives, ArchiveBytes: h.archiveBytes, KeepArchives: h.keepArchives,
 		Unpacking: archiver.Limits{Bytes: 1 << 30, Entries: 1000, Ratio: 1000},
-		Ways:      h.ways,
-		Models:    func() *egressconf.Config { return h.host }, ModelClock: h.today,
+		Ways:      h.ways, PortLinger: h.linger,
+		Models: func() *egressconf.Config { return h.host }, ModelClock: h.today,
 		Sealer: sealer, SecretsChanged: func(_ context.Context, owner, name string) { h.changed = append(h.changed, owner+" "+name) },
 	})
 	if err := h.Recover(ctx); err != nil {

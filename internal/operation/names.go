@@ -47,6 +47,10 @@ const (
 	MoveFile      Name = "file.move"
 	RemoveFile    Name = "file.remove"
 
+	// OpenPort has a port of a workspace be reached from outside, and ConnectPort is one connection to it.
+	OpenPort    Name = "port.open"
+	ConnectPort Name = "port.connect"
+
 	ListArchives  Name = "archive.list"
 	ReadArchive   Name = "archive.read"
 	RemoveArchive Name = "archive.remove"

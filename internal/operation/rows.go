@@ -243,6 +243,17 @@ var Table = []Row{
 		Calls:  small("FileService/RemoveFile"),
 		Judged: rule(Rule{Name: "file.remove", Risk: 40, Reason: "removes files of the workspace's own, with the rights of its commands"}),
 	},
+	// Who may run commands can reach what listens inside by one of them.
+	{
+		Name: OpenPort, Words: "open a port of", Needs: p.Run, On: Workspace, Class: Change,
+		Help:   "Reach what listens on a port of a workspace from here",
+		Calls:  []Call{{"PortService/Publish", Small, true}},
+		Judged: rule(Rule{Name: "port.open", Risk: 20, Reason: "lets who asks, and nobody else, reach a port of the workspace's loopback"}),
+	},
+	{
+		Name: ConnectPort, Words: "connect to a port of", Needs: p.Run, On: Workspace, Class: Observe,
+		Calls: []Call{{"PortService/Connect", Large, true}},
+	},
 	{
 		Name: ListArchives, Words: "list archives", Needs: p.Keep, Class: Observe,
 		Help:  "List the archives that you may read, the newest first",

@@ -16,6 +16,7 @@ package runtime
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"time"
 
@@ -110,6 +111,9 @@ type Runtime interface {
 	Attach(ctx context.Context, p permit.Permit, o execapi.OutputParams) (execapi.OutputResult, []*os.File, error)
 	Signal(ctx context.Context, p permit.Permit, s execapi.StopTaskParams) error
 	Resize(ctx context.Context, p permit.Permit, r execapi.ResizeParams) error
+	// Dial connects to a TCP port of the workspace's loopback, by 127.0.0.1 and else by ::1. The socket is the caller's to close.
+	// unavailable: nothing listens there. deadline_exceeded: what listens accepts no connection.
+	Dial(ctx context.Context, p permit.Permit, port int) (*net.TCPConn, error)
 
 	// What follows changes nothing.
 
@@ -132,6 +136,8 @@ type Runtime interface {
 	// Silent is since when the executor of a workspace has answered nothing; zero if it answers,
 	// or nobody has asked it. It never waits.
 	Silent(name id.Workspace) time.Time
+	// Gone returns a channel that is closed when the executor that serves a workspace now has gone, or the connection to it.
+	Gone(ctx context.Context, name id.Workspace) (<-chan struct{}, error)
 	// Ping makes one round trip to the executor.
 	Ping(ctx context.Context, name id.Workspace) error
 	// Close lets go of connections; workspaces and detached commands live on.

@@ -134,6 +134,11 @@ func (c *Client) Files() carrelv1connect.FileServiceClient {
 	return carrelv1connect.NewFileServiceClient(c.http(), c.host.baseURL(), c.opts...)
 }
 
+// Ports returns the client of carrel.v1.PortService. DialPort and PublishPort are easier to use.
+func (c *Client) Ports() carrelv1connect.PortServiceClient {
+	return carrelv1connect.NewPortServiceClient(c.http(), c.host.baseURL(), c.opts...)
+}
+
 // Audit returns the client of carrel.v1.AuditService.
 func (c *Client) Audit() carrelv1connect.AuditServiceClient {
 	return carrelv1connect.NewAuditServiceClient(c.http(), c.host.baseURL(), c.opts...)
@@ -264,6 +269,7 @@ func newTransport(dial func(context.Context) (*net.UnixConn, error)) *transport 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch r.URL.Path {
 	case carrelv1connect.CommandServiceStreamProcedure, carrelv1connect.CommandServiceJoinProcedure,
+		carrelv1connect.PortServiceConnectProcedure,
 		carrelv1connect.ArchiveServiceRestoreProcedure, carrelv1connect.FileServiceWriteFileProcedure,
 		carrelv1connect.FileServiceUnpackFilesProcedure:
 		return t.streams.RoundTrip(r)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	mrand "math/rand/v2"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,17 +15,35 @@ import (
 	"github.com/carrel-dev/carrel/test/crash/check"
 )
 
-// formatter returns the pid of the mke2fs that a broker has started, 0 if there is none.
-func formatter(broker int) int {
-	all, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, f := range all {
-		b, _ := os.ReadFile(f) // it may have ended
-		if !bytes.Contains(b, []byte("(mke2fs) ")) {
+// formatters finds the mke2fs that a broker has started. It ends soon, so that it has to be met among all that runs on
+// a busy host: whoever is another's child is looked at once.
+type formatters struct {
+	broker int
+	others map[string]bool
+}
+
+// pid is that of the one that runs, 0 if there is none.
+func (f *formatters) pid() int {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return 0
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1) // processes come and go
+	for _, name := range names {
+		if name[0] < '0' || name[0] > '9' || f.others[name] {
 			continue
 		}
-		_, rest, _ := strings.Cut(string(b), "(mke2fs) ")
-		if w := strings.Fields(rest); len(w) > 1 && w[1] == strconv.Itoa(broker) {
-			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+		b, _ := os.ReadFile("/proc/" + name + "/stat") // it may have ended
+		at := bytes.LastIndexByte(b, ')')
+		fields := bytes.Fields(b[at+1:])
+		if at < 0 || len(fields) < 2 {
+			continue
+		}
+		if string(fields[1]) != strconv.Itoa(f.broker) {
+			f.others[name] = true
+		} else if bytes.Contains(b[:at], []byte("(mke2fs")) && string(fields[0]) != "Z" {
+			pid, _ := strconv.Atoi(name)
 			return pid
 		}
 	}
@@ -51,6 +68,8 @@ func TestKilledFormatter(t *testing.T) {
 		}
 		broker, err := h.part("broker")
 		must(t, err)
+		formatter := formatters{broker, map[string]bool{}}
+		formatter.pid() // knows who runs already
 		key := fmt.Sprint("crk formatted ", i)
 		done := make(chan result, 1)
 		// Large enough to take a while; it holds next to nothing.
@@ -60,10 +79,10 @@ func TestKilledFormatter(t *testing.T) {
 			select {
 			case said = <-done:
 			case <-tick.C:
-				if pid := formatter(broker); pid != 0 && !hit {
+				if pid := formatter.pid(); pid != 0 && !hit {
 					hit = true
 					<-time.After(time.Duration(r.IntN(longest)) * time.Millisecond)
-					if formatter(broker) != pid {
+					if formatter.pid() != pid {
 						longest = max(longest*3/4, 1) // then at once
 					} else {
 						target := pid
@@ -85,7 +104,7 @@ func TestKilledFormatter(t *testing.T) {
 		h.up(t)
 		h.settled(t)
 		h.look(t, check.Expect{Any: true}, check.Lost) // the database can wait for the client
-		if pid := formatter(broker); pid != 0 {
+		if pid := formatter.pid(); pid != 0 {
 			t.Errorf("mke2fs %d outlives its broker", pid)
 		}
 		h.carrel(t, "create", "--disk", "512GiB", key)

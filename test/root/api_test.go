@@ -140,7 +140,8 @@ func methods() []protoreflect.MethodDescriptor {
 // Every method of the API, asked by a user about another user's workspace, by key and
 // by name. A method that is added is tried here without being named.
 func TestAnotherUsersWorkspace(t *testing.T) {
-	alice, mallory := user(t, "crt-alice"), user(t, "crt-mallory")
+	// Of one user a hundred refusals are recorded at once, so mallory has a friend.
+	alice, mallory, eve := user(t, "crt-alice"), user(t, "crt-mallory"), user(t, "crt-eve")
 	key := "crt " + rand.Text()
 	if r := shared.try(alice, "", "create", key); r.code != 0 {
 		t.Fatalf("%+v", r)
@@ -159,7 +160,6 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	t.Cleanup(func() { shared.carrel(t, "archive", "rm", key) })
-	denied := fmt.Sprintf(`"uid:%d"`, mallory.Uid)
 	free := []string{
 		"Version", "List", "ListArchives", // of no workspace; the lists are checked below
 		// Of tokens, which are the caller's own; test/script/testdata/tokens.txtar tries them.
@@ -175,7 +175,7 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 		if slices.Contains(free, string(m.Name())) {
 			continue
 		}
-		for _, ref := range []string{key, d.Name} {
+		for ref, uid := range map[string]uint32{key: mallory.Uid, d.Name: eve.Uid} {
 			start := `{"workspace":%[1]q,"command":{"argv":["cat","file"]}}`
 			if m.Name() == "Restore" {
 				start = `{"from":%[1]q,"key":"crt mallory"}`
@@ -183,17 +183,20 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 			if m.Name() == "Join" {
 				start = `{"workspace":%[1]q,"commandId":%[2]q}`
 			}
+			if m.Parent().Name() == "PortService" {
+				start = `{"workspace":%[1]q,"port":80}`
+			}
 			if m.Parent().Name() == "FileService" {
 				start = `{"workspace":%[1]q,"path":"file"}`
 			}
 			body := fmt.Sprintf(
 				`{"path":"file","to":"gone","workspace":%[1]q,"workspaces":[%[1]q],"archive":%[1]q,"key":%[1]q,"command":{"argv":["cat","file"]},`+
-					`"commandId":%[2]q,"signal":9,"size":{"rows":1,"cols":1},"purge":true,"argv":["git","push"],"start":`+start+`}`, ref, id,
+					`"commandId":%[2]q,"signal":9,"port":80,"size":{"rows":1,"cols":1},"purge":true,"argv":["git","push"],"start":`+start+`}`, ref, id,
 			)
 			// What a method does not know is refused for that and proves nothing.
 			body = known(t, m, body)
 			mark := shared.mark(t)
-			status, said := shared.ask(t, mallory.Uid, m, body)
+			status, said := shared.ask(t, uid, m, body)
 			if m.Name() == "Create" {
 				if ref == d.Name {
 					continue // a key like any other, of a workspace of her own
@@ -206,7 +209,7 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 			if !strings.Contains(said, "permission_denied") || strings.Contains(said, "secret-of-alice") {
 				t.Errorf("%s of %s: %d %s", m.FullName(), ref, status, said)
 			}
-			shared.recorded(t, mark, `"type":"denial"`, denied)
+			shared.recorded(t, mark, `"type":"denial"`, fmt.Sprintf(`"uid:%d"`, uid))
 		}
 	}
 	for _, list := range []string{"List", "ListArchives"} {
@@ -223,13 +226,13 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 		{fdapi.Resize, `{"workspace":%q,"command_id":"` + id + `","size":{"rows":1,"cols":1}}`},
 	} {
 		mark := shared.mark(t)
-		w := shared.upgraded(t, mallory.Uid)
+		w := shared.upgraded(t, eve.Uid)
 		w.say(request(1, call.method, fmt.Sprintf(call.params, key)))
 		said := w.line(t)
 		if !strings.Contains(said, "permission_denied") {
 			t.Errorf("%s: %s", call.method, said)
 		}
-		shared.recorded(t, mark, `"type":"denial"`, denied)
+		shared.recorded(t, mark, `"type":"denial"`, fmt.Sprintf(`"uid:%d"`, eve.Uid))
 		_ = w.Close()
 	}
 	if out := shared.try(alice, "", "ps", key).out; !strings.Contains(out, id) || !strings.Contains(out, "running") {

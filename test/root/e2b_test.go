@@ -113,6 +113,7 @@ func (c *e2bClient) send(method, path string, body io.Reader, headers ...string)
 type e2bSandbox struct {
 	ID      string `json:"sandboxID"`
 	Access  string `json:"envdAccessToken"`
+	Traffic string `json:"trafficAccessToken"`
 	State   string `json:"state"`
 	Message string `json:"message"`
 }

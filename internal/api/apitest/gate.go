@@ -49,6 +49,9 @@ type Gate struct {
 	// TokensRevoked is told of tokens that were revoked, if it is not nil.
 	TokensRevoked func(ids []string)
 
+	// Port is where DialPort connects to, 0 for nowhere.
+	Port int
+
 	// Verdict is what VerifyAudit answers.
 	Verdict api.AuditVerdict
 	// AuditState is what Checkpoint answers, and Proofs what ProveAudit has.

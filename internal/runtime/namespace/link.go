@@ -38,6 +38,8 @@ type link struct {
 	greeted atomic.Int64
 	// stopping: we end the connection ourselves.
 	stopping atomic.Bool
+	// past is closed when the connections have ended.
+	past chan struct{}
 
 	mu    sync.Mutex
 	procs map[id.Command]*process
@@ -60,7 +62,10 @@ func (r *Runtime) link(ctx context.Context, name id.Workspace) (*link, error) {
 		l := r.links[name]
 		if l == nil {
 			k := r.known[name]
-			l = &link{r: r, name: name, executor: k.executor, ready: make(chan struct{}), procs: make(map[id.Command]*process)}
+			l = &link{
+				r: r, name: name, executor: k.executor, ready: make(chan struct{}), past: make(chan struct{}),
+				procs: make(map[id.Command]*process),
+			}
 			r.links[name] = l
 			r.lost.Go(func() { l.open(k) })
 		}
@@ -226,6 +231,7 @@ func (l *link) handle(_ context.Context, _ *jsonrpc.Conn, req *jsonrpc.Request) 
 // ended is called once, when the connections have ended.
 func (l *link) ended(cause error) {
 	err := l.lostError(cause)
+	close(l.past)
 	l.mu.Lock()
 	l.gone = err
 	if l.awake != nil {

@@ -1196,6 +1196,56 @@ class AttachResponse(Message):
 
 
 @dataclass(kw_only=True)
+class PublishRequest(Message):
+    workspace: str = ""
+    # 1 to 65535.
+    port: int = 0
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("workspace", "workspace", "string", "one", None),
+        Field("port", "port", "int32", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
+class PublishResponse(Message):
+    _FIELDS: ClassVar[tuple[Field, ...]] = ()
+
+
+@dataclass(kw_only=True)
+class ConnectStart(Message):
+    workspace: str = ""
+    port: int = 0
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("workspace", "workspace", "string", "one", None),
+        Field("port", "port", "int32", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
+class ConnectRequest(Message):
+    start: ConnectStart | None = None
+    data: bytes | None = None
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("start", "start", "message", "opt", "ConnectStart"),
+        Field("data", "data", "bytes", "opt", None),
+    )
+
+
+@dataclass(kw_only=True)
+class ConnectResponse(Message):
+    # The first message: the connection is there.
+    connected: bool | None = None
+    data: bytes | None = None
+    # The service sends no more. It may still read.
+    end: bool | None = None
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("connected", "connected", "bool", "opt", None),
+        Field("data", "data", "bytes", "opt", None),
+        Field("end", "end", "bool", "opt", None),
+    )
+
+
+@dataclass(kw_only=True)
 class VerifyRequest(Message):
     _FIELDS: ClassVar[tuple[Field, ...]] = ()
 
@@ -2838,6 +2888,18 @@ class FileService:
     # WatchFiles returns what changes below a directory until the client goes or the workspace stops. The first
     # response has no event: what happens from then on is told.
     WatchFiles: Final[Method[WatchFilesRequest, WatchFilesResponse]] = Method("FileService/WatchFiles", WatchFilesRequest, WatchFilesResponse, "server", False)
+
+
+class PortService:
+    """PortService lets a client reach what listens on TCP ports of a workspace's loopback. docs/protocols/ports.md has the whole of it."""
+
+    # Publish keeps a port open for its caller, who alone can connect to it, until the client goes or the workspace stops. The only
+    # response comes when it is open. Nothing needs to listen yet.
+    Publish: Final[Method[PublishRequest, PublishResponse]] = Method("PortService/Publish", PublishRequest, PublishResponse, "server", False)
+
+    # Connect is one connection. The first request message must be `start`. It needs HTTP/2. The end of what the client sends is the
+    # end of that direction; the other goes on. A stream that ends with an error broke off.
+    Connect: Final[Method[ConnectRequest, ConnectResponse]] = Method("PortService/Connect", ConnectRequest, ConnectResponse, "both", False)
 
 
 class AuditService:

@@ -442,6 +442,25 @@ export const schema = {
     ['status', 'message', 'opt', 'Status'],
     ['client', 'int32', 'one'],
   ],
+  PublishRequest: [
+    ['workspace', 'string', 'one'],
+    ['port', 'int32', 'one'],
+  ],
+  PublishResponse: [
+  ],
+  ConnectStart: [
+    ['workspace', 'string', 'one'],
+    ['port', 'int32', 'one'],
+  ],
+  ConnectRequest: [
+    ['start', 'message', 'opt', 'ConnectStart'],
+    ['data', 'bytes', 'opt'],
+  ],
+  ConnectResponse: [
+    ['connected', 'bool', 'opt'],
+    ['data', 'bytes', 'opt'],
+    ['end', 'bool', 'opt'],
+  ],
   VerifyRequest: [
   ],
   VerifyResponse: [
@@ -1244,6 +1263,24 @@ export const FileService = {
    * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').WatchFilesRequest, import('../types/carrel.d.ts').WatchFilesResponse>}
    */
   watchFiles: { path: 'FileService/WatchFiles', request: 'WatchFilesRequest', response: 'WatchFilesResponse', streams: 'server', repeatable: false },
+};
+
+/**
+ * PortService lets a client reach what listens on TCP ports of a workspace's loopback. docs/protocols/ports.md has the whole of it.
+ */
+export const PortService = {
+  /**
+   * Publish keeps a port open for its caller, who alone can connect to it, until the client goes or the workspace stops. The only
+   * response comes when it is open. Nothing needs to listen yet.
+   * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').PublishRequest, import('../types/carrel.d.ts').PublishResponse>}
+   */
+  publish: { path: 'PortService/Publish', request: 'PublishRequest', response: 'PublishResponse', streams: 'server', repeatable: false },
+  /**
+   * Connect is one connection. The first request message must be `start`. It needs HTTP/2. The end of what the client sends is the
+   * end of that direction; the other goes on. A stream that ends with an error broke off.
+   * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').ConnectRequest, import('../types/carrel.d.ts').ConnectResponse>}
+   */
+  connect: { path: 'PortService/Connect', request: 'ConnectRequest', response: 'ConnectResponse', streams: 'both', repeatable: false },
 };
 
 export const AuditService = {

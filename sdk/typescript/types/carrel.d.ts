@@ -960,6 +960,39 @@ export interface AttachResponse {
   client: number;
 }
 
+export interface PublishRequest {
+  workspace: string;
+  /**
+   * 1 to 65535.
+   */
+  port: number;
+}
+
+export interface PublishResponse {
+}
+
+export interface ConnectStart {
+  workspace: string;
+  port: number;
+}
+
+export interface ConnectRequest {
+  start?: ConnectStart;
+  data?: Uint8Array;
+}
+
+export interface ConnectResponse {
+  /**
+   * The first message: the connection is there.
+   */
+  connected?: boolean;
+  data?: Uint8Array;
+  /**
+   * The service sends no more. It may still read.
+   */
+  end?: boolean;
+}
+
 export interface VerifyRequest {
 }
 

@@ -1,5 +1,8 @@
 """Every row of docs/compatibility.md that says "works" for the Python SDK of E2B, against a carrel that the environment names."""
+import os
 import time
+import urllib.error
+import urllib.parse
 import urllib.request
 
 from e2b import CommandExitException, PtySize, Sandbox, SandboxQuery, TimeoutException
@@ -83,6 +86,20 @@ p.wait(on_pty=out.extend)
 same("terminal", b"30 100" in bytes(out), True)
 p = sb.pty.create(PtySize(rows=24, cols=80))
 same("kill of a terminal", p.kill(), True)
+# ports
+sb.commands.run("python3 -m http.server --bind 127.0.0.1 8000", background=True)
+host, at, page = sb.get_host(8000), urllib.parse.urlsplit(os.environ["E2B_API_URL"]), None
+same("host of a port", host, f"8000-{sb.sandbox_id}.sandboxes.test")
+for _ in range(200):
+    asked = urllib.request.Request(f"http://{at.netloc}/d1/up.txt", headers={
+        "Host": host, "E2b-Traffic-Access-Token": sb.traffic_access_token})
+    try:
+        page = urllib.request.urlopen(asked).read()
+        break
+    except urllib.error.HTTPError as e:
+        same("before the server listens", e.code, 502)
+        time.sleep(0.1)
+same("a port", page, b"up")
 # life
 found = Sandbox.list(query=SandboxQuery(metadata={"k": "v 1", "ü": "&="})).next_items()
 same("list of sandboxes", [x.sandbox_id for x in found], [sb.sandbox_id])

@@ -37,6 +37,8 @@ const (
 	ArchiveServiceName = "carrel.v1.ArchiveService"
 	// FileServiceName is the fully-qualified name of the FileService service.
 	FileServiceName = "carrel.v1.FileService"
+	// PortServiceName is the fully-qualified name of the PortService service.
+	PortServiceName = "carrel.v1.PortService"
 	// AuditServiceName is the fully-qualified name of the AuditService service.
 	AuditServiceName = "carrel.v1.AuditService"
 	// TokenServiceName is the fully-qualified name of the TokenService service.
@@ -152,6 +154,10 @@ const (
 	FileServiceSearchFilesProcedure = "/carrel.v1.FileService/SearchFiles"
 	// FileServiceWatchFilesProcedure is the fully-qualified name of the FileService's WatchFiles RPC.
 	FileServiceWatchFilesProcedure = "/carrel.v1.FileService/WatchFiles"
+	// PortServicePublishProcedure is the fully-qualified name of the PortService's Publish RPC.
+	PortServicePublishProcedure = "/carrel.v1.PortService/Publish"
+	// PortServiceConnectProcedure is the fully-qualified name of the PortService's Connect RPC.
+	PortServiceConnectProcedure = "/carrel.v1.PortService/Connect"
 	// AuditServiceVerifyProcedure is the fully-qualified name of the AuditService's Verify RPC.
 	AuditServiceVerifyProcedure = "/carrel.v1.AuditService/Verify"
 	// AuditServiceShowProcedure is the fully-qualified name of the AuditService's Show RPC.
@@ -1573,6 +1579,110 @@ func (UnimplementedFileServiceHandler) SearchFiles(context.Context, *connect.Req
 
 func (UnimplementedFileServiceHandler) WatchFiles(context.Context, *connect.Request[v1.WatchFilesRequest], *connect.ServerStream[v1.WatchFilesResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.FileService.WatchFiles is not implemented"))
+}
+
+// PortServiceClient is a client for the carrel.v1.PortService service.
+type PortServiceClient interface {
+	// Publish keeps a port open for its caller, who alone can connect to it, until the client goes or the workspace stops. The only
+	// response comes when it is open. Nothing needs to listen yet.
+	Publish(context.Context, *connect.Request[v1.PublishRequest]) (*connect.ServerStreamForClient[v1.PublishResponse], error)
+	// Connect is one connection. The first request message must be `start`. It needs HTTP/2. The end of what the client sends is the
+	// end of that direction; the other goes on. A stream that ends with an error broke off.
+	Connect(context.Context) *connect.BidiStreamForClient[v1.ConnectRequest, v1.ConnectResponse]
+}
+
+// NewPortServiceClient constructs a client for the carrel.v1.PortService service. By default, it
+// uses the Connect protocol with the binary Protobuf Codec, asks for gzipped responses, and sends
+// uncompressed requests. To use the gRPC or gRPC-Web protocols, supply the connect.WithGRPC() or
+// connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewPortServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) PortServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	portServiceMethods := v1.File_carrel_v1_carrel_proto.Services().ByName("PortService").Methods()
+	return &portServiceClient{
+		publish: connect.NewClient[v1.PublishRequest, v1.PublishResponse](
+			httpClient,
+			baseURL+PortServicePublishProcedure,
+			connect.WithSchema(portServiceMethods.ByName("Publish")),
+			connect.WithClientOptions(opts...),
+		),
+		connect: connect.NewClient[v1.ConnectRequest, v1.ConnectResponse](
+			httpClient,
+			baseURL+PortServiceConnectProcedure,
+			connect.WithSchema(portServiceMethods.ByName("Connect")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// portServiceClient implements PortServiceClient.
+type portServiceClient struct {
+	publish *connect.Client[v1.PublishRequest, v1.PublishResponse]
+	connect *connect.Client[v1.ConnectRequest, v1.ConnectResponse]
+}
+
+// Publish calls carrel.v1.PortService.Publish.
+func (c *portServiceClient) Publish(ctx context.Context, req *connect.Request[v1.PublishRequest]) (*connect.ServerStreamForClient[v1.PublishResponse], error) {
+	return c.publish.CallServerStream(ctx, req)
+}
+
+// Connect calls carrel.v1.PortService.Connect.
+func (c *portServiceClient) Connect(ctx context.Context) *connect.BidiStreamForClient[v1.ConnectRequest, v1.ConnectResponse] {
+	return c.connect.CallBidiStream(ctx)
+}
+
+// PortServiceHandler is an implementation of the carrel.v1.PortService service.
+type PortServiceHandler interface {
+	// Publish keeps a port open for its caller, who alone can connect to it, until the client goes or the workspace stops. The only
+	// response comes when it is open. Nothing needs to listen yet.
+	Publish(context.Context, *connect.Request[v1.PublishRequest], *connect.ServerStream[v1.PublishResponse]) error
+	// Connect is one connection. The first request message must be `start`. It needs HTTP/2. The end of what the client sends is the
+	// end of that direction; the other goes on. A stream that ends with an error broke off.
+	Connect(context.Context, *connect.BidiStream[v1.ConnectRequest, v1.ConnectResponse]) error
+}
+
+// NewPortServiceHandler builds an HTTP handler from the service implementation. It returns the path
+// on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewPortServiceHandler(svc PortServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	portServiceMethods := v1.File_carrel_v1_carrel_proto.Services().ByName("PortService").Methods()
+	portServicePublishHandler := connect.NewServerStreamHandler(
+		PortServicePublishProcedure,
+		svc.Publish,
+		connect.WithSchema(portServiceMethods.ByName("Publish")),
+		connect.WithHandlerOptions(opts...),
+	)
+	portServiceConnectHandler := connect.NewBidiStreamHandler(
+		PortServiceConnectProcedure,
+		svc.Connect,
+		connect.WithSchema(portServiceMethods.ByName("Connect")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/carrel.v1.PortService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case PortServicePublishProcedure:
+			portServicePublishHandler.ServeHTTP(w, r)
+		case PortServiceConnectProcedure:
+			portServiceConnectHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedPortServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedPortServiceHandler struct{}
+
+func (UnimplementedPortServiceHandler) Publish(context.Context, *connect.Request[v1.PublishRequest], *connect.ServerStream[v1.PublishResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.PortService.Publish is not implemented"))
+}
+
+func (UnimplementedPortServiceHandler) Connect(context.Context, *connect.BidiStream[v1.ConnectRequest, v1.ConnectResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.PortService.Connect is not implemented"))
 }
 
 // AuditServiceClient is a client for the carrel.v1.AuditService service.
