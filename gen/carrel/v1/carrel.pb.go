@@ -8001,6 +8001,736 @@ func (x *ModelUsage) GetWhole() *ModelSums {
 	return nil
 }
 
+// Task is a program that was given a prompt.
+type Task struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of its command.
+	Id        string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Workspace string `protobuf:"bytes,2,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// Who started it.
+	Principal string `protobuf:"bytes,3,opt,name=principal,proto3" json:"principal,omitempty"`
+	// carrel or acp.
+	Protocol string `protobuf:"bytes,4,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// Without secrets.
+	Argv []string `protobuf:"bytes,5,rep,name=argv,proto3" json:"argv,omitempty"`
+	// running, completed, failed or stopped.
+	State string `protobuf:"bytes,6,opt,name=state,proto3" json:"state,omitempty"`
+	// Why it failed, or how it ended.
+	Reason      string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	BeganUnixMs int64  `protobuf:"varint,8,opt,name=began_unix_ms,json=beganUnixMs,proto3" json:"began_unix_ms,omitempty"`
+	EndedUnixMs int64  `protobuf:"varint,9,opt,name=ended_unix_ms,json=endedUnixMs,proto3" json:"ended_unix_ms,omitempty"`
+	// The number of its newest message. The oldest lost of them are no longer kept.
+	Last          int64 `protobuf:"varint,10,opt,name=last,proto3" json:"last,omitempty"`
+	Lost          int64 `protobuf:"varint,11,opt,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Task) Reset() {
+	*x = Task{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Task) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Task) ProtoMessage() {}
+
+func (x *Task) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Task.ProtoReflect.Descriptor instead.
+func (*Task) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{113}
+}
+
+func (x *Task) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Task) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *Task) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *Task) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *Task) GetArgv() []string {
+	if x != nil {
+		return x.Argv
+	}
+	return nil
+}
+
+func (x *Task) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Task) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Task) GetBeganUnixMs() int64 {
+	if x != nil {
+		return x.BeganUnixMs
+	}
+	return 0
+}
+
+func (x *Task) GetEndedUnixMs() int64 {
+	if x != nil {
+		return x.EndedUnixMs
+	}
+	return 0
+}
+
+func (x *Task) GetLast() int64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+func (x *Task) GetLost() int64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+// TaskMessage is one message of a task. They are numbered from 1 without a gap.
+type TaskMessage struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Number int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	UnixMs int64                  `protobuf:"varint,2,opt,name=unix_ms,json=unixMs,proto3" json:"unix_ms,omitempty"`
+	// prompt, message, permission, answer, key or completion.
+	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	// JSON: of a message, what the program reported.
+	Body          []byte `protobuf:"bytes,4,opt,name=body,proto3" json:"body,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskMessage) Reset() {
+	*x = TaskMessage{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskMessage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskMessage) ProtoMessage() {}
+
+func (x *TaskMessage) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskMessage.ProtoReflect.Descriptor instead.
+func (*TaskMessage) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{114}
+}
+
+func (x *TaskMessage) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *TaskMessage) GetUnixMs() int64 {
+	if x != nil {
+		return x.UnixMs
+	}
+	return 0
+}
+
+func (x *TaskMessage) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *TaskMessage) GetBody() []byte {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+type RunTaskRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// Its stdin and stdout speak the protocol.
+	Command *Command `protobuf:"bytes,2,opt,name=command,proto3" json:"command,omitempty"`
+	// carrel or acp; empty is carrel.
+	Protocol string `protobuf:"bytes,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// At most 128 KiB.
+	Prompt        string `protobuf:"bytes,4,opt,name=prompt,proto3" json:"prompt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunTaskRequest) Reset() {
+	*x = RunTaskRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunTaskRequest) ProtoMessage() {}
+
+func (x *RunTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunTaskRequest.ProtoReflect.Descriptor instead.
+func (*RunTaskRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{115}
+}
+
+func (x *RunTaskRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *RunTaskRequest) GetCommand() *Command {
+	if x != nil {
+		return x.Command
+	}
+	return nil
+}
+
+func (x *RunTaskRequest) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *RunTaskRequest) GetPrompt() string {
+	if x != nil {
+		return x.Prompt
+	}
+	return ""
+}
+
+type RunTaskResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Task          *Task                  `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunTaskResponse) Reset() {
+	*x = RunTaskResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunTaskResponse) ProtoMessage() {}
+
+func (x *RunTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunTaskResponse.ProtoReflect.Descriptor instead.
+func (*RunTaskResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{116}
+}
+
+func (x *RunTaskResponse) GetTask() *Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+type ListTasksRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workspace     string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTasksRequest) Reset() {
+	*x = ListTasksRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTasksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTasksRequest) ProtoMessage() {}
+
+func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
+func (*ListTasksRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{117}
+}
+
+func (x *ListTasksRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+type ListTasksResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tasks         []*Task                `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTasksResponse) Reset() {
+	*x = ListTasksResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTasksResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTasksResponse) ProtoMessage() {}
+
+func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTasksResponse.ProtoReflect.Descriptor instead.
+func (*ListTasksResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{118}
+}
+
+func (x *ListTasksResponse) GetTasks() []*Task {
+	if x != nil {
+		return x.Tasks
+	}
+	return nil
+}
+
+type GetTaskRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workspace     string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	TaskId        string                 `protobuf:"bytes,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTaskRequest) Reset() {
+	*x = GetTaskRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTaskRequest) ProtoMessage() {}
+
+func (x *GetTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTaskRequest.ProtoReflect.Descriptor instead.
+func (*GetTaskRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{119}
+}
+
+func (x *GetTaskRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *GetTaskRequest) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+type GetTaskResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Task          *Task                  `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTaskResponse) Reset() {
+	*x = GetTaskResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTaskResponse) ProtoMessage() {}
+
+func (x *GetTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTaskResponse.ProtoReflect.Descriptor instead.
+func (*GetTaskResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{120}
+}
+
+func (x *GetTaskResponse) GetTask() *Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+type StopTaskRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workspace     string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	TaskId        string                 `protobuf:"bytes,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StopTaskRequest) Reset() {
+	*x = StopTaskRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopTaskRequest) ProtoMessage() {}
+
+func (x *StopTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopTaskRequest.ProtoReflect.Descriptor instead.
+func (*StopTaskRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{121}
+}
+
+func (x *StopTaskRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *StopTaskRequest) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+type StopTaskResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Task          *Task                  `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StopTaskResponse) Reset() {
+	*x = StopTaskResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopTaskResponse) ProtoMessage() {}
+
+func (x *StopTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopTaskResponse.ProtoReflect.Descriptor instead.
+func (*StopTaskResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{122}
+}
+
+func (x *StopTaskResponse) GetTask() *Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+type FollowTaskRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	TaskId    string                 `protobuf:"bytes,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// Messages with greater numbers are sent.
+	After int64 `protobuf:"varint,3,opt,name=after,proto3" json:"after,omitempty"`
+	// Send what there is, and do not wait for more.
+	Now           bool `protobuf:"varint,4,opt,name=now,proto3" json:"now,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowTaskRequest) Reset() {
+	*x = FollowTaskRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowTaskRequest) ProtoMessage() {}
+
+func (x *FollowTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowTaskRequest.ProtoReflect.Descriptor instead.
+func (*FollowTaskRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{123}
+}
+
+func (x *FollowTaskRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *FollowTaskRequest) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *FollowTaskRequest) GetAfter() int64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *FollowTaskRequest) GetNow() bool {
+	if x != nil {
+		return x.Now
+	}
+	return false
+}
+
+type FollowTaskResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Message *TaskMessage           `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
+	// How many messages between the one before, or after, and this one are no longer kept.
+	Lost int64 `protobuf:"varint,2,opt,name=lost,proto3" json:"lost,omitempty"`
+	// On the last response, without a message.
+	Task          *Task `protobuf:"bytes,3,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowTaskResponse) Reset() {
+	*x = FollowTaskResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowTaskResponse) ProtoMessage() {}
+
+func (x *FollowTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowTaskResponse.ProtoReflect.Descriptor instead.
+func (*FollowTaskResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{124}
+}
+
+func (x *FollowTaskResponse) GetMessage() *TaskMessage {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *FollowTaskResponse) GetLost() int64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+func (x *FollowTaskResponse) GetTask() *Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
 type Archive struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -8025,7 +8755,7 @@ type Archive struct {
 
 func (x *Archive) Reset() {
 	*x = Archive{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8037,7 +8767,7 @@ func (x *Archive) String() string {
 func (*Archive) ProtoMessage() {}
 
 func (x *Archive) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[113]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8050,7 +8780,7 @@ func (x *Archive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Archive.ProtoReflect.Descriptor instead.
 func (*Archive) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{113}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *Archive) GetId() string {
@@ -8148,7 +8878,7 @@ type ArchiveProgress struct {
 
 func (x *ArchiveProgress) Reset() {
 	*x = ArchiveProgress{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8160,7 +8890,7 @@ func (x *ArchiveProgress) String() string {
 func (*ArchiveProgress) ProtoMessage() {}
 
 func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[114]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8173,7 +8903,7 @@ func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
 func (*ArchiveProgress) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{114}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *ArchiveProgress) GetEntries() int64 {
@@ -8206,7 +8936,7 @@ type CreateArchiveRequest struct {
 
 func (x *CreateArchiveRequest) Reset() {
 	*x = CreateArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8218,7 +8948,7 @@ func (x *CreateArchiveRequest) String() string {
 func (*CreateArchiveRequest) ProtoMessage() {}
 
 func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[115]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8231,7 +8961,7 @@ func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
 func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{115}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *CreateArchiveRequest) GetWorkspace() string {
@@ -8283,7 +9013,7 @@ type CreateArchiveResponse struct {
 
 func (x *CreateArchiveResponse) Reset() {
 	*x = CreateArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8295,7 +9025,7 @@ func (x *CreateArchiveResponse) String() string {
 func (*CreateArchiveResponse) ProtoMessage() {}
 
 func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[116]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8308,7 +9038,7 @@ func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
 func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{116}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
@@ -8385,7 +9115,7 @@ type RestoreStart struct {
 
 func (x *RestoreStart) Reset() {
 	*x = RestoreStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8397,7 +9127,7 @@ func (x *RestoreStart) String() string {
 func (*RestoreStart) ProtoMessage() {}
 
 func (x *RestoreStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[117]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8410,7 +9140,7 @@ func (x *RestoreStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
 func (*RestoreStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{117}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *RestoreStart) GetFrom() string {
@@ -8475,7 +9205,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8487,7 +9217,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8500,7 +9230,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{118}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
@@ -8557,7 +9287,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8569,7 +9299,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8582,7 +9312,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{119}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
@@ -8634,7 +9364,7 @@ type ListArchivesRequest struct {
 
 func (x *ListArchivesRequest) Reset() {
 	*x = ListArchivesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8646,7 +9376,7 @@ func (x *ListArchivesRequest) String() string {
 func (*ListArchivesRequest) ProtoMessage() {}
 
 func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8659,7 +9389,7 @@ func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
 func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{120}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{132}
 }
 
 type ListArchivesResponse struct {
@@ -8671,7 +9401,7 @@ type ListArchivesResponse struct {
 
 func (x *ListArchivesResponse) Reset() {
 	*x = ListArchivesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8683,7 +9413,7 @@ func (x *ListArchivesResponse) String() string {
 func (*ListArchivesResponse) ProtoMessage() {}
 
 func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8696,7 +9426,7 @@ func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
 func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{121}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *ListArchivesResponse) GetArchives() []*Archive {
@@ -8715,7 +9445,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8727,7 +9457,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8740,7 +9470,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{122}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *ReadArchiveRequest) GetArchive() string {
@@ -8763,7 +9493,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8775,7 +9505,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8788,7 +9518,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{123}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
@@ -8841,7 +9571,7 @@ type RemoveArchiveRequest struct {
 
 func (x *RemoveArchiveRequest) Reset() {
 	*x = RemoveArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8853,7 +9583,7 @@ func (x *RemoveArchiveRequest) String() string {
 func (*RemoveArchiveRequest) ProtoMessage() {}
 
 func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8866,7 +9596,7 @@ func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{124}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *RemoveArchiveRequest) GetArchive() string {
@@ -8884,7 +9614,7 @@ type RemoveArchiveResponse struct {
 
 func (x *RemoveArchiveResponse) Reset() {
 	*x = RemoveArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8896,7 +9626,7 @@ func (x *RemoveArchiveResponse) String() string {
 func (*RemoveArchiveResponse) ProtoMessage() {}
 
 func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8909,7 +9639,7 @@ func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{125}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{137}
 }
 
 type ReloadPolicyRequest struct {
@@ -8920,7 +9650,7 @@ type ReloadPolicyRequest struct {
 
 func (x *ReloadPolicyRequest) Reset() {
 	*x = ReloadPolicyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8932,7 +9662,7 @@ func (x *ReloadPolicyRequest) String() string {
 func (*ReloadPolicyRequest) ProtoMessage() {}
 
 func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8945,7 +9675,7 @@ func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyRequest.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{126}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{138}
 }
 
 type ReloadPolicyResponse struct {
@@ -8960,7 +9690,7 @@ type ReloadPolicyResponse struct {
 
 func (x *ReloadPolicyResponse) Reset() {
 	*x = ReloadPolicyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8972,7 +9702,7 @@ func (x *ReloadPolicyResponse) String() string {
 func (*ReloadPolicyResponse) ProtoMessage() {}
 
 func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8985,7 +9715,7 @@ func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyResponse.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{127}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *ReloadPolicyResponse) GetOld() string {
@@ -9028,7 +9758,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9040,7 +9770,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9053,7 +9783,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{128}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *Segment) GetText() string {
@@ -9167,7 +9897,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9179,7 +9909,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9192,7 +9922,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{129}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *Approval) GetId() string {
@@ -9434,7 +10164,7 @@ type ApprovalAnswer struct {
 
 func (x *ApprovalAnswer) Reset() {
 	*x = ApprovalAnswer{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9446,7 +10176,7 @@ func (x *ApprovalAnswer) String() string {
 func (*ApprovalAnswer) ProtoMessage() {}
 
 func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9459,7 +10189,7 @@ func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalAnswer.ProtoReflect.Descriptor instead.
 func (*ApprovalAnswer) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{130}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *ApprovalAnswer) GetKind() string {
@@ -9515,7 +10245,7 @@ type ListApprovalsRequest struct {
 
 func (x *ListApprovalsRequest) Reset() {
 	*x = ListApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9527,7 +10257,7 @@ func (x *ListApprovalsRequest) String() string {
 func (*ListApprovalsRequest) ProtoMessage() {}
 
 func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9540,7 +10270,7 @@ func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{131}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *ListApprovalsRequest) GetState() string {
@@ -9590,7 +10320,7 @@ type ListApprovalsResponse struct {
 
 func (x *ListApprovalsResponse) Reset() {
 	*x = ListApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9602,7 +10332,7 @@ func (x *ListApprovalsResponse) String() string {
 func (*ListApprovalsResponse) ProtoMessage() {}
 
 func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9615,7 +10345,7 @@ func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{132}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{144}
 }
 
 func (x *ListApprovalsResponse) GetApprovals() []*Approval {
@@ -9641,7 +10371,7 @@ type GetApprovalRequest struct {
 
 func (x *GetApprovalRequest) Reset() {
 	*x = GetApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9653,7 +10383,7 @@ func (x *GetApprovalRequest) String() string {
 func (*GetApprovalRequest) ProtoMessage() {}
 
 func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9666,7 +10396,7 @@ func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
 func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{133}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{145}
 }
 
 func (x *GetApprovalRequest) GetId() string {
@@ -9685,7 +10415,7 @@ type GetApprovalResponse struct {
 
 func (x *GetApprovalResponse) Reset() {
 	*x = GetApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9697,7 +10427,7 @@ func (x *GetApprovalResponse) String() string {
 func (*GetApprovalResponse) ProtoMessage() {}
 
 func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9710,7 +10440,7 @@ func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
 func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{134}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *GetApprovalResponse) GetApproval() *Approval {
@@ -9737,7 +10467,7 @@ type AnswerApprovalRequest struct {
 
 func (x *AnswerApprovalRequest) Reset() {
 	*x = AnswerApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9749,7 +10479,7 @@ func (x *AnswerApprovalRequest) String() string {
 func (*AnswerApprovalRequest) ProtoMessage() {}
 
 func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9762,7 +10492,7 @@ func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalRequest.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{135}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{147}
 }
 
 func (x *AnswerApprovalRequest) GetId() string {
@@ -9802,7 +10532,7 @@ type AnswerApprovalResponse struct {
 
 func (x *AnswerApprovalResponse) Reset() {
 	*x = AnswerApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9814,7 +10544,7 @@ func (x *AnswerApprovalResponse) String() string {
 func (*AnswerApprovalResponse) ProtoMessage() {}
 
 func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9827,7 +10557,7 @@ func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalResponse.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{136}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *AnswerApprovalResponse) GetApproval() *Approval {
@@ -9845,7 +10575,7 @@ type WatchApprovalsRequest struct {
 
 func (x *WatchApprovalsRequest) Reset() {
 	*x = WatchApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9857,7 +10587,7 @@ func (x *WatchApprovalsRequest) String() string {
 func (*WatchApprovalsRequest) ProtoMessage() {}
 
 func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9870,7 +10600,7 @@ func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{137}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{149}
 }
 
 type WatchApprovalsResponse struct {
@@ -9884,7 +10614,7 @@ type WatchApprovalsResponse struct {
 
 func (x *WatchApprovalsResponse) Reset() {
 	*x = WatchApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9896,7 +10626,7 @@ func (x *WatchApprovalsResponse) String() string {
 func (*WatchApprovalsResponse) ProtoMessage() {}
 
 func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9909,7 +10639,7 @@ func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{138}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *WatchApprovalsResponse) GetApproval() *Approval {
@@ -9951,7 +10681,7 @@ type Permission struct {
 
 func (x *Permission) Reset() {
 	*x = Permission{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9963,7 +10693,7 @@ func (x *Permission) String() string {
 func (*Permission) ProtoMessage() {}
 
 func (x *Permission) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9976,7 +10706,7 @@ func (x *Permission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permission.ProtoReflect.Descriptor instead.
 func (*Permission) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{139}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{151}
 }
 
 func (x *Permission) GetId() string {
@@ -10078,7 +10808,7 @@ type AllowCommandRequest struct {
 
 func (x *AllowCommandRequest) Reset() {
 	*x = AllowCommandRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10090,7 +10820,7 @@ func (x *AllowCommandRequest) String() string {
 func (*AllowCommandRequest) ProtoMessage() {}
 
 func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10103,7 +10833,7 @@ func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandRequest.ProtoReflect.Descriptor instead.
 func (*AllowCommandRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{140}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{152}
 }
 
 func (x *AllowCommandRequest) GetArgv() []string {
@@ -10136,7 +10866,7 @@ type AllowCommandResponse struct {
 
 func (x *AllowCommandResponse) Reset() {
 	*x = AllowCommandResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10148,7 +10878,7 @@ func (x *AllowCommandResponse) String() string {
 func (*AllowCommandResponse) ProtoMessage() {}
 
 func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10161,7 +10891,7 @@ func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandResponse.ProtoReflect.Descriptor instead.
 func (*AllowCommandResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{141}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{153}
 }
 
 func (x *AllowCommandResponse) GetPermission() *Permission {
@@ -10181,7 +10911,7 @@ type ListPermissionsRequest struct {
 
 func (x *ListPermissionsRequest) Reset() {
 	*x = ListPermissionsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10193,7 +10923,7 @@ func (x *ListPermissionsRequest) String() string {
 func (*ListPermissionsRequest) ProtoMessage() {}
 
 func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10206,7 +10936,7 @@ func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPermissionsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{142}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{154}
 }
 
 func (x *ListPermissionsRequest) GetWorkspace() string {
@@ -10232,7 +10962,7 @@ type ListPermissionsResponse struct {
 
 func (x *ListPermissionsResponse) Reset() {
 	*x = ListPermissionsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10244,7 +10974,7 @@ func (x *ListPermissionsResponse) String() string {
 func (*ListPermissionsResponse) ProtoMessage() {}
 
 func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10257,7 +10987,7 @@ func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPermissionsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{143}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{155}
 }
 
 func (x *ListPermissionsResponse) GetPermissions() []*Permission {
@@ -10276,7 +11006,7 @@ type RevokePermissionRequest struct {
 
 func (x *RevokePermissionRequest) Reset() {
 	*x = RevokePermissionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10288,7 +11018,7 @@ func (x *RevokePermissionRequest) String() string {
 func (*RevokePermissionRequest) ProtoMessage() {}
 
 func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10301,7 +11031,7 @@ func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionRequest.ProtoReflect.Descriptor instead.
 func (*RevokePermissionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{144}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{156}
 }
 
 func (x *RevokePermissionRequest) GetId() string {
@@ -10319,7 +11049,7 @@ type RevokePermissionResponse struct {
 
 func (x *RevokePermissionResponse) Reset() {
 	*x = RevokePermissionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10331,7 +11061,7 @@ func (x *RevokePermissionResponse) String() string {
 func (*RevokePermissionResponse) ProtoMessage() {}
 
 func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10344,7 +11074,7 @@ func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionResponse.ProtoReflect.Descriptor instead.
 func (*RevokePermissionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{145}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{157}
 }
 
 type FileEntry struct {
@@ -10371,7 +11101,7 @@ type FileEntry struct {
 
 func (x *FileEntry) Reset() {
 	*x = FileEntry{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10383,7 +11113,7 @@ func (x *FileEntry) String() string {
 func (*FileEntry) ProtoMessage() {}
 
 func (x *FileEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10396,7 +11126,7 @@ func (x *FileEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileEntry.ProtoReflect.Descriptor instead.
 func (*FileEntry) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{146}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{158}
 }
 
 func (x *FileEntry) GetPath() string {
@@ -10486,7 +11216,7 @@ type FilesSummary struct {
 
 func (x *FilesSummary) Reset() {
 	*x = FilesSummary{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10498,7 +11228,7 @@ func (x *FilesSummary) String() string {
 func (*FilesSummary) ProtoMessage() {}
 
 func (x *FilesSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10511,7 +11241,7 @@ func (x *FilesSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesSummary.ProtoReflect.Descriptor instead.
 func (*FilesSummary) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{147}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{159}
 }
 
 func (x *FilesSummary) GetEntries() int64 {
@@ -10570,7 +11300,7 @@ type ReadFileRequest struct {
 
 func (x *ReadFileRequest) Reset() {
 	*x = ReadFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10582,7 +11312,7 @@ func (x *ReadFileRequest) String() string {
 func (*ReadFileRequest) ProtoMessage() {}
 
 func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10595,7 +11325,7 @@ func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
 func (*ReadFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{148}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{160}
 }
 
 func (x *ReadFileRequest) GetWorkspace() string {
@@ -10646,7 +11376,7 @@ type ReadFileResponse struct {
 
 func (x *ReadFileResponse) Reset() {
 	*x = ReadFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10658,7 +11388,7 @@ func (x *ReadFileResponse) String() string {
 func (*ReadFileResponse) ProtoMessage() {}
 
 func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10671,7 +11401,7 @@ func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
 func (*ReadFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{149}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{161}
 }
 
 func (x *ReadFileResponse) GetKind() isReadFileResponse_Kind {
@@ -10732,7 +11462,7 @@ type WriteFileStart struct {
 
 func (x *WriteFileStart) Reset() {
 	*x = WriteFileStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10744,7 +11474,7 @@ func (x *WriteFileStart) String() string {
 func (*WriteFileStart) ProtoMessage() {}
 
 func (x *WriteFileStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10757,7 +11487,7 @@ func (x *WriteFileStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileStart.ProtoReflect.Descriptor instead.
 func (*WriteFileStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{150}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{162}
 }
 
 func (x *WriteFileStart) GetWorkspace() string {
@@ -10816,7 +11546,7 @@ type WriteFileRequest struct {
 
 func (x *WriteFileRequest) Reset() {
 	*x = WriteFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10828,7 +11558,7 @@ func (x *WriteFileRequest) String() string {
 func (*WriteFileRequest) ProtoMessage() {}
 
 func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10841,7 +11571,7 @@ func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileRequest.ProtoReflect.Descriptor instead.
 func (*WriteFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{151}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{163}
 }
 
 func (x *WriteFileRequest) GetKind() isWriteFileRequest_Kind {
@@ -10911,7 +11641,7 @@ type WriteFileResponse struct {
 
 func (x *WriteFileResponse) Reset() {
 	*x = WriteFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10923,7 +11653,7 @@ func (x *WriteFileResponse) String() string {
 func (*WriteFileResponse) ProtoMessage() {}
 
 func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10936,7 +11666,7 @@ func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileResponse.ProtoReflect.Descriptor instead.
 func (*WriteFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{152}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{164}
 }
 
 func (x *WriteFileResponse) GetFile() *FileEntry {
@@ -10965,7 +11695,7 @@ type ListFilesRequest struct {
 
 func (x *ListFilesRequest) Reset() {
 	*x = ListFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10977,7 +11707,7 @@ func (x *ListFilesRequest) String() string {
 func (*ListFilesRequest) ProtoMessage() {}
 
 func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10990,7 +11720,7 @@ func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
 func (*ListFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{153}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{165}
 }
 
 func (x *ListFilesRequest) GetWorkspace() string {
@@ -11057,7 +11787,7 @@ type ListFilesResponse struct {
 
 func (x *ListFilesResponse) Reset() {
 	*x = ListFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11069,7 +11799,7 @@ func (x *ListFilesResponse) String() string {
 func (*ListFilesResponse) ProtoMessage() {}
 
 func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11082,7 +11812,7 @@ func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
 func (*ListFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{154}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{166}
 }
 
 func (x *ListFilesResponse) GetFile() *FileEntry {
@@ -11126,7 +11856,7 @@ type StatFileRequest struct {
 
 func (x *StatFileRequest) Reset() {
 	*x = StatFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11138,7 +11868,7 @@ func (x *StatFileRequest) String() string {
 func (*StatFileRequest) ProtoMessage() {}
 
 func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11151,7 +11881,7 @@ func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileRequest.ProtoReflect.Descriptor instead.
 func (*StatFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{155}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{167}
 }
 
 func (x *StatFileRequest) GetWorkspace() string {
@@ -11191,7 +11921,7 @@ type StatFileResponse struct {
 
 func (x *StatFileResponse) Reset() {
 	*x = StatFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11203,7 +11933,7 @@ func (x *StatFileResponse) String() string {
 func (*StatFileResponse) ProtoMessage() {}
 
 func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11216,7 +11946,7 @@ func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileResponse.ProtoReflect.Descriptor instead.
 func (*StatFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{156}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{168}
 }
 
 func (x *StatFileResponse) GetFile() *FileEntry {
@@ -11240,7 +11970,7 @@ type MakeDirectoryRequest struct {
 
 func (x *MakeDirectoryRequest) Reset() {
 	*x = MakeDirectoryRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11252,7 +11982,7 @@ func (x *MakeDirectoryRequest) String() string {
 func (*MakeDirectoryRequest) ProtoMessage() {}
 
 func (x *MakeDirectoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11265,7 +11995,7 @@ func (x *MakeDirectoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeDirectoryRequest.ProtoReflect.Descriptor instead.
 func (*MakeDirectoryRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{157}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{169}
 }
 
 func (x *MakeDirectoryRequest) GetWorkspace() string {
@@ -11311,7 +12041,7 @@ type MakeDirectoryResponse struct {
 
 func (x *MakeDirectoryResponse) Reset() {
 	*x = MakeDirectoryResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11323,7 +12053,7 @@ func (x *MakeDirectoryResponse) String() string {
 func (*MakeDirectoryResponse) ProtoMessage() {}
 
 func (x *MakeDirectoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11336,7 +12066,7 @@ func (x *MakeDirectoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeDirectoryResponse.ProtoReflect.Descriptor instead.
 func (*MakeDirectoryResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{158}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{170}
 }
 
 type MoveFileRequest struct {
@@ -11356,7 +12086,7 @@ type MoveFileRequest struct {
 
 func (x *MoveFileRequest) Reset() {
 	*x = MoveFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11368,7 +12098,7 @@ func (x *MoveFileRequest) String() string {
 func (*MoveFileRequest) ProtoMessage() {}
 
 func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11381,7 +12111,7 @@ func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileRequest.ProtoReflect.Descriptor instead.
 func (*MoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{159}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{171}
 }
 
 func (x *MoveFileRequest) GetWorkspace() string {
@@ -11441,7 +12171,7 @@ type MoveFileResponse struct {
 
 func (x *MoveFileResponse) Reset() {
 	*x = MoveFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11453,7 +12183,7 @@ func (x *MoveFileResponse) String() string {
 func (*MoveFileResponse) ProtoMessage() {}
 
 func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11466,7 +12196,7 @@ func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileResponse.ProtoReflect.Descriptor instead.
 func (*MoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{160}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{172}
 }
 
 type RemoveFileRequest struct {
@@ -11482,7 +12212,7 @@ type RemoveFileRequest struct {
 
 func (x *RemoveFileRequest) Reset() {
 	*x = RemoveFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11494,7 +12224,7 @@ func (x *RemoveFileRequest) String() string {
 func (*RemoveFileRequest) ProtoMessage() {}
 
 func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11507,7 +12237,7 @@ func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileRequest.ProtoReflect.Descriptor instead.
 func (*RemoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{161}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{173}
 }
 
 func (x *RemoveFileRequest) GetWorkspace() string {
@@ -11546,7 +12276,7 @@ type RemoveFileResponse struct {
 
 func (x *RemoveFileResponse) Reset() {
 	*x = RemoveFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11558,7 +12288,7 @@ func (x *RemoveFileResponse) String() string {
 func (*RemoveFileResponse) ProtoMessage() {}
 
 func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11571,7 +12301,7 @@ func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileResponse.ProtoReflect.Descriptor instead.
 func (*RemoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{162}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{174}
 }
 
 type PackFilesRequest struct {
@@ -11587,7 +12317,7 @@ type PackFilesRequest struct {
 
 func (x *PackFilesRequest) Reset() {
 	*x = PackFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11599,7 +12329,7 @@ func (x *PackFilesRequest) String() string {
 func (*PackFilesRequest) ProtoMessage() {}
 
 func (x *PackFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11612,7 +12342,7 @@ func (x *PackFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackFilesRequest.ProtoReflect.Descriptor instead.
 func (*PackFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{163}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{175}
 }
 
 func (x *PackFilesRequest) GetWorkspace() string {
@@ -11656,7 +12386,7 @@ type PackFilesResponse struct {
 
 func (x *PackFilesResponse) Reset() {
 	*x = PackFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11668,7 +12398,7 @@ func (x *PackFilesResponse) String() string {
 func (*PackFilesResponse) ProtoMessage() {}
 
 func (x *PackFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11681,7 +12411,7 @@ func (x *PackFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackFilesResponse.ProtoReflect.Descriptor instead.
 func (*PackFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{164}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{176}
 }
 
 func (x *PackFilesResponse) GetKind() isPackFilesResponse_Kind {
@@ -11739,7 +12469,7 @@ type UnpackFilesStart struct {
 
 func (x *UnpackFilesStart) Reset() {
 	*x = UnpackFilesStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11751,7 +12481,7 @@ func (x *UnpackFilesStart) String() string {
 func (*UnpackFilesStart) ProtoMessage() {}
 
 func (x *UnpackFilesStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11764,7 +12494,7 @@ func (x *UnpackFilesStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesStart.ProtoReflect.Descriptor instead.
 func (*UnpackFilesStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{165}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{177}
 }
 
 func (x *UnpackFilesStart) GetWorkspace() string {
@@ -11809,7 +12539,7 @@ type UnpackFilesRequest struct {
 
 func (x *UnpackFilesRequest) Reset() {
 	*x = UnpackFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[178]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11821,7 +12551,7 @@ func (x *UnpackFilesRequest) String() string {
 func (*UnpackFilesRequest) ProtoMessage() {}
 
 func (x *UnpackFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[178]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11834,7 +12564,7 @@ func (x *UnpackFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesRequest.ProtoReflect.Descriptor instead.
 func (*UnpackFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{166}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{178}
 }
 
 func (x *UnpackFilesRequest) GetKind() isUnpackFilesRequest_Kind {
@@ -11904,7 +12634,7 @@ type UnpackFilesResponse struct {
 
 func (x *UnpackFilesResponse) Reset() {
 	*x = UnpackFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[179]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11916,7 +12646,7 @@ func (x *UnpackFilesResponse) String() string {
 func (*UnpackFilesResponse) ProtoMessage() {}
 
 func (x *UnpackFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[179]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11929,7 +12659,7 @@ func (x *UnpackFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesResponse.ProtoReflect.Descriptor instead.
 func (*UnpackFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{167}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{179}
 }
 
 func (x *UnpackFilesResponse) GetSummary() *FilesSummary {
@@ -11959,7 +12689,7 @@ type SearchFilesRequest struct {
 
 func (x *SearchFilesRequest) Reset() {
 	*x = SearchFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[180]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11971,7 +12701,7 @@ func (x *SearchFilesRequest) String() string {
 func (*SearchFilesRequest) ProtoMessage() {}
 
 func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[180]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11984,7 +12714,7 @@ func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesRequest.ProtoReflect.Descriptor instead.
 func (*SearchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{168}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{180}
 }
 
 func (x *SearchFilesRequest) GetWorkspace() string {
@@ -12048,7 +12778,7 @@ type SearchFilesResponse struct {
 
 func (x *SearchFilesResponse) Reset() {
 	*x = SearchFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[181]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12060,7 +12790,7 @@ func (x *SearchFilesResponse) String() string {
 func (*SearchFilesResponse) ProtoMessage() {}
 
 func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[181]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12073,7 +12803,7 @@ func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesResponse.ProtoReflect.Descriptor instead.
 func (*SearchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{169}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{181}
 }
 
 func (x *SearchFilesResponse) GetMatches() []*FileEntry {
@@ -12111,7 +12841,7 @@ type WatchFilesRequest struct {
 
 func (x *WatchFilesRequest) Reset() {
 	*x = WatchFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[182]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12123,7 +12853,7 @@ func (x *WatchFilesRequest) String() string {
 func (*WatchFilesRequest) ProtoMessage() {}
 
 func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[182]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12136,7 +12866,7 @@ func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesRequest.ProtoReflect.Descriptor instead.
 func (*WatchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{170}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{182}
 }
 
 func (x *WatchFilesRequest) GetWorkspace() string {
@@ -12176,7 +12906,7 @@ type WatchFilesResponse struct {
 
 func (x *WatchFilesResponse) Reset() {
 	*x = WatchFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[183]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12188,7 +12918,7 @@ func (x *WatchFilesResponse) String() string {
 func (*WatchFilesResponse) ProtoMessage() {}
 
 func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[183]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12201,7 +12931,7 @@ func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesResponse.ProtoReflect.Descriptor instead.
 func (*WatchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{171}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{183}
 }
 
 func (x *WatchFilesResponse) GetEvents() []*FileEvent {
@@ -12225,7 +12955,7 @@ type FileEvent struct {
 
 func (x *FileEvent) Reset() {
 	*x = FileEvent{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[184]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12237,7 +12967,7 @@ func (x *FileEvent) String() string {
 func (*FileEvent) ProtoMessage() {}
 
 func (x *FileEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[184]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12250,7 +12980,7 @@ func (x *FileEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileEvent.ProtoReflect.Descriptor instead.
 func (*FileEvent) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{172}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{184}
 }
 
 func (x *FileEvent) GetPath() string {
@@ -12905,7 +13635,55 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06models\x18\x04 \x03(\v2\x13.carrel.v1.ModelUseR\x06models\x12.\n" +
 	"\x06budget\x18\x05 \x01(\v2\x16.carrel.v1.ModelBudgetR\x06budget\x12*\n" +
 	"\x05today\x18\x06 \x01(\v2\x14.carrel.v1.ModelSumsR\x05today\x12*\n" +
-	"\x05whole\x18\a \x01(\v2\x14.carrel.v1.ModelSumsR\x05whole\"\xd0\x02\n" +
+	"\x05whole\x18\a \x01(\v2\x14.carrel.v1.ModelSumsR\x05whole\"\xa0\x02\n" +
+	"\x04Task\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
+	"\tworkspace\x18\x02 \x01(\tR\tworkspace\x12\x1c\n" +
+	"\tprincipal\x18\x03 \x01(\tR\tprincipal\x12\x1a\n" +
+	"\bprotocol\x18\x04 \x01(\tR\bprotocol\x12\x12\n" +
+	"\x04argv\x18\x05 \x03(\tR\x04argv\x12\x14\n" +
+	"\x05state\x18\x06 \x01(\tR\x05state\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\"\n" +
+	"\rbegan_unix_ms\x18\b \x01(\x03R\vbeganUnixMs\x12\"\n" +
+	"\rended_unix_ms\x18\t \x01(\x03R\vendedUnixMs\x12\x12\n" +
+	"\x04last\x18\n" +
+	" \x01(\x03R\x04last\x12\x12\n" +
+	"\x04lost\x18\v \x01(\x03R\x04lost\"f\n" +
+	"\vTaskMessage\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x17\n" +
+	"\aunix_ms\x18\x02 \x01(\x03R\x06unixMs\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04body\x18\x04 \x01(\fR\x04body\"\x90\x01\n" +
+	"\x0eRunTaskRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12,\n" +
+	"\acommand\x18\x02 \x01(\v2\x12.carrel.v1.CommandR\acommand\x12\x1a\n" +
+	"\bprotocol\x18\x03 \x01(\tR\bprotocol\x12\x16\n" +
+	"\x06prompt\x18\x04 \x01(\tR\x06prompt\"6\n" +
+	"\x0fRunTaskResponse\x12#\n" +
+	"\x04task\x18\x01 \x01(\v2\x0f.carrel.v1.TaskR\x04task\"0\n" +
+	"\x10ListTasksRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\":\n" +
+	"\x11ListTasksResponse\x12%\n" +
+	"\x05tasks\x18\x01 \x03(\v2\x0f.carrel.v1.TaskR\x05tasks\"G\n" +
+	"\x0eGetTaskRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x17\n" +
+	"\atask_id\x18\x02 \x01(\tR\x06taskId\"6\n" +
+	"\x0fGetTaskResponse\x12#\n" +
+	"\x04task\x18\x01 \x01(\v2\x0f.carrel.v1.TaskR\x04task\"H\n" +
+	"\x0fStopTaskRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x17\n" +
+	"\atask_id\x18\x02 \x01(\tR\x06taskId\"7\n" +
+	"\x10StopTaskResponse\x12#\n" +
+	"\x04task\x18\x01 \x01(\v2\x0f.carrel.v1.TaskR\x04task\"r\n" +
+	"\x11FollowTaskRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x17\n" +
+	"\atask_id\x18\x02 \x01(\tR\x06taskId\x12\x14\n" +
+	"\x05after\x18\x03 \x01(\x03R\x05after\x12\x10\n" +
+	"\x03now\x18\x04 \x01(\bR\x03now\"\x7f\n" +
+	"\x12FollowTaskResponse\x120\n" +
+	"\amessage\x18\x01 \x01(\v2\x16.carrel.v1.TaskMessageR\amessage\x12\x12\n" +
+	"\x04lost\x18\x02 \x01(\x03R\x04lost\x12#\n" +
+	"\x04task\x18\x03 \x01(\v2\x0f.carrel.v1.TaskR\x04task\"\xd0\x02\n" +
 	"\aArchive\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\tworkspace\x18\x02 \x01(\tR\tworkspace\x12\x10\n" +
@@ -13279,7 +14057,14 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\n" +
 	"ListModels\x12\x1c.carrel.v1.ListModelsRequest\x1a\x1d.carrel.v1.ListModelsResponse\x12I\n" +
 	"\n" +
-	"ModelUsage\x12\x1c.carrel.v1.ModelUsageRequest\x1a\x1d.carrel.v1.ModelUsageResponse2\xeb\x04\n" +
+	"ModelUsage\x12\x1c.carrel.v1.ModelUsageRequest\x1a\x1d.carrel.v1.ModelUsageResponse2\xeb\x02\n" +
+	"\vTaskService\x12@\n" +
+	"\aRunTask\x12\x19.carrel.v1.RunTaskRequest\x1a\x1a.carrel.v1.RunTaskResponse\x12F\n" +
+	"\tListTasks\x12\x1b.carrel.v1.ListTasksRequest\x1a\x1c.carrel.v1.ListTasksResponse\x12@\n" +
+	"\aGetTask\x12\x19.carrel.v1.GetTaskRequest\x1a\x1a.carrel.v1.GetTaskResponse\x12C\n" +
+	"\bStopTask\x12\x1a.carrel.v1.StopTaskRequest\x1a\x1b.carrel.v1.StopTaskResponse\x12K\n" +
+	"\n" +
+	"FollowTask\x12\x1c.carrel.v1.FollowTaskRequest\x1a\x1d.carrel.v1.FollowTaskResponse0\x012\xeb\x04\n" +
 	"\x0fApprovalService\x12R\n" +
 	"\rListApprovals\x12\x1f.carrel.v1.ListApprovalsRequest\x1a .carrel.v1.ListApprovalsResponse\x12L\n" +
 	"\vGetApproval\x12\x1d.carrel.v1.GetApprovalRequest\x1a\x1e.carrel.v1.GetApprovalResponse\x12U\n" +
@@ -13305,7 +14090,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 174)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 186)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -13420,67 +14205,79 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*ModelUsageRequest)(nil),        // 110: carrel.v1.ModelUsageRequest
 	(*ModelUsageResponse)(nil),       // 111: carrel.v1.ModelUsageResponse
 	(*ModelUsage)(nil),               // 112: carrel.v1.ModelUsage
-	(*Archive)(nil),                  // 113: carrel.v1.Archive
-	(*ArchiveProgress)(nil),          // 114: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),     // 115: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil),    // 116: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),             // 117: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),           // 118: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),          // 119: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),      // 120: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),     // 121: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),       // 122: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),      // 123: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),     // 124: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil),    // 125: carrel.v1.RemoveArchiveResponse
-	(*ReloadPolicyRequest)(nil),      // 126: carrel.v1.ReloadPolicyRequest
-	(*ReloadPolicyResponse)(nil),     // 127: carrel.v1.ReloadPolicyResponse
-	(*Segment)(nil),                  // 128: carrel.v1.Segment
-	(*Approval)(nil),                 // 129: carrel.v1.Approval
-	(*ApprovalAnswer)(nil),           // 130: carrel.v1.ApprovalAnswer
-	(*ListApprovalsRequest)(nil),     // 131: carrel.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),    // 132: carrel.v1.ListApprovalsResponse
-	(*GetApprovalRequest)(nil),       // 133: carrel.v1.GetApprovalRequest
-	(*GetApprovalResponse)(nil),      // 134: carrel.v1.GetApprovalResponse
-	(*AnswerApprovalRequest)(nil),    // 135: carrel.v1.AnswerApprovalRequest
-	(*AnswerApprovalResponse)(nil),   // 136: carrel.v1.AnswerApprovalResponse
-	(*WatchApprovalsRequest)(nil),    // 137: carrel.v1.WatchApprovalsRequest
-	(*WatchApprovalsResponse)(nil),   // 138: carrel.v1.WatchApprovalsResponse
-	(*Permission)(nil),               // 139: carrel.v1.Permission
-	(*AllowCommandRequest)(nil),      // 140: carrel.v1.AllowCommandRequest
-	(*AllowCommandResponse)(nil),     // 141: carrel.v1.AllowCommandResponse
-	(*ListPermissionsRequest)(nil),   // 142: carrel.v1.ListPermissionsRequest
-	(*ListPermissionsResponse)(nil),  // 143: carrel.v1.ListPermissionsResponse
-	(*RevokePermissionRequest)(nil),  // 144: carrel.v1.RevokePermissionRequest
-	(*RevokePermissionResponse)(nil), // 145: carrel.v1.RevokePermissionResponse
-	(*FileEntry)(nil),                // 146: carrel.v1.FileEntry
-	(*FilesSummary)(nil),             // 147: carrel.v1.FilesSummary
-	(*ReadFileRequest)(nil),          // 148: carrel.v1.ReadFileRequest
-	(*ReadFileResponse)(nil),         // 149: carrel.v1.ReadFileResponse
-	(*WriteFileStart)(nil),           // 150: carrel.v1.WriteFileStart
-	(*WriteFileRequest)(nil),         // 151: carrel.v1.WriteFileRequest
-	(*WriteFileResponse)(nil),        // 152: carrel.v1.WriteFileResponse
-	(*ListFilesRequest)(nil),         // 153: carrel.v1.ListFilesRequest
-	(*ListFilesResponse)(nil),        // 154: carrel.v1.ListFilesResponse
-	(*StatFileRequest)(nil),          // 155: carrel.v1.StatFileRequest
-	(*StatFileResponse)(nil),         // 156: carrel.v1.StatFileResponse
-	(*MakeDirectoryRequest)(nil),     // 157: carrel.v1.MakeDirectoryRequest
-	(*MakeDirectoryResponse)(nil),    // 158: carrel.v1.MakeDirectoryResponse
-	(*MoveFileRequest)(nil),          // 159: carrel.v1.MoveFileRequest
-	(*MoveFileResponse)(nil),         // 160: carrel.v1.MoveFileResponse
-	(*RemoveFileRequest)(nil),        // 161: carrel.v1.RemoveFileRequest
-	(*RemoveFileResponse)(nil),       // 162: carrel.v1.RemoveFileResponse
-	(*PackFilesRequest)(nil),         // 163: carrel.v1.PackFilesRequest
-	(*PackFilesResponse)(nil),        // 164: carrel.v1.PackFilesResponse
-	(*UnpackFilesStart)(nil),         // 165: carrel.v1.UnpackFilesStart
-	(*UnpackFilesRequest)(nil),       // 166: carrel.v1.UnpackFilesRequest
-	(*UnpackFilesResponse)(nil),      // 167: carrel.v1.UnpackFilesResponse
-	(*SearchFilesRequest)(nil),       // 168: carrel.v1.SearchFilesRequest
-	(*SearchFilesResponse)(nil),      // 169: carrel.v1.SearchFilesResponse
-	(*WatchFilesRequest)(nil),        // 170: carrel.v1.WatchFilesRequest
-	(*WatchFilesResponse)(nil),       // 171: carrel.v1.WatchFilesResponse
-	(*FileEvent)(nil),                // 172: carrel.v1.FileEvent
-	nil,                              // 173: carrel.v1.Command.EnvEntry
+	(*Task)(nil),                     // 113: carrel.v1.Task
+	(*TaskMessage)(nil),              // 114: carrel.v1.TaskMessage
+	(*RunTaskRequest)(nil),           // 115: carrel.v1.RunTaskRequest
+	(*RunTaskResponse)(nil),          // 116: carrel.v1.RunTaskResponse
+	(*ListTasksRequest)(nil),         // 117: carrel.v1.ListTasksRequest
+	(*ListTasksResponse)(nil),        // 118: carrel.v1.ListTasksResponse
+	(*GetTaskRequest)(nil),           // 119: carrel.v1.GetTaskRequest
+	(*GetTaskResponse)(nil),          // 120: carrel.v1.GetTaskResponse
+	(*StopTaskRequest)(nil),          // 121: carrel.v1.StopTaskRequest
+	(*StopTaskResponse)(nil),         // 122: carrel.v1.StopTaskResponse
+	(*FollowTaskRequest)(nil),        // 123: carrel.v1.FollowTaskRequest
+	(*FollowTaskResponse)(nil),       // 124: carrel.v1.FollowTaskResponse
+	(*Archive)(nil),                  // 125: carrel.v1.Archive
+	(*ArchiveProgress)(nil),          // 126: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),     // 127: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil),    // 128: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),             // 129: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),           // 130: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),          // 131: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),      // 132: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),     // 133: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),       // 134: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),      // 135: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),     // 136: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil),    // 137: carrel.v1.RemoveArchiveResponse
+	(*ReloadPolicyRequest)(nil),      // 138: carrel.v1.ReloadPolicyRequest
+	(*ReloadPolicyResponse)(nil),     // 139: carrel.v1.ReloadPolicyResponse
+	(*Segment)(nil),                  // 140: carrel.v1.Segment
+	(*Approval)(nil),                 // 141: carrel.v1.Approval
+	(*ApprovalAnswer)(nil),           // 142: carrel.v1.ApprovalAnswer
+	(*ListApprovalsRequest)(nil),     // 143: carrel.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),    // 144: carrel.v1.ListApprovalsResponse
+	(*GetApprovalRequest)(nil),       // 145: carrel.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 146: carrel.v1.GetApprovalResponse
+	(*AnswerApprovalRequest)(nil),    // 147: carrel.v1.AnswerApprovalRequest
+	(*AnswerApprovalResponse)(nil),   // 148: carrel.v1.AnswerApprovalResponse
+	(*WatchApprovalsRequest)(nil),    // 149: carrel.v1.WatchApprovalsRequest
+	(*WatchApprovalsResponse)(nil),   // 150: carrel.v1.WatchApprovalsResponse
+	(*Permission)(nil),               // 151: carrel.v1.Permission
+	(*AllowCommandRequest)(nil),      // 152: carrel.v1.AllowCommandRequest
+	(*AllowCommandResponse)(nil),     // 153: carrel.v1.AllowCommandResponse
+	(*ListPermissionsRequest)(nil),   // 154: carrel.v1.ListPermissionsRequest
+	(*ListPermissionsResponse)(nil),  // 155: carrel.v1.ListPermissionsResponse
+	(*RevokePermissionRequest)(nil),  // 156: carrel.v1.RevokePermissionRequest
+	(*RevokePermissionResponse)(nil), // 157: carrel.v1.RevokePermissionResponse
+	(*FileEntry)(nil),                // 158: carrel.v1.FileEntry
+	(*FilesSummary)(nil),             // 159: carrel.v1.FilesSummary
+	(*ReadFileRequest)(nil),          // 160: carrel.v1.ReadFileRequest
+	(*ReadFileResponse)(nil),         // 161: carrel.v1.ReadFileResponse
+	(*WriteFileStart)(nil),           // 162: carrel.v1.WriteFileStart
+	(*WriteFileRequest)(nil),         // 163: carrel.v1.WriteFileRequest
+	(*WriteFileResponse)(nil),        // 164: carrel.v1.WriteFileResponse
+	(*ListFilesRequest)(nil),         // 165: carrel.v1.ListFilesRequest
+	(*ListFilesResponse)(nil),        // 166: carrel.v1.ListFilesResponse
+	(*StatFileRequest)(nil),          // 167: carrel.v1.StatFileRequest
+	(*StatFileResponse)(nil),         // 168: carrel.v1.StatFileResponse
+	(*MakeDirectoryRequest)(nil),     // 169: carrel.v1.MakeDirectoryRequest
+	(*MakeDirectoryResponse)(nil),    // 170: carrel.v1.MakeDirectoryResponse
+	(*MoveFileRequest)(nil),          // 171: carrel.v1.MoveFileRequest
+	(*MoveFileResponse)(nil),         // 172: carrel.v1.MoveFileResponse
+	(*RemoveFileRequest)(nil),        // 173: carrel.v1.RemoveFileRequest
+	(*RemoveFileResponse)(nil),       // 174: carrel.v1.RemoveFileResponse
+	(*PackFilesRequest)(nil),         // 175: carrel.v1.PackFilesRequest
+	(*PackFilesResponse)(nil),        // 176: carrel.v1.PackFilesResponse
+	(*UnpackFilesStart)(nil),         // 177: carrel.v1.UnpackFilesStart
+	(*UnpackFilesRequest)(nil),       // 178: carrel.v1.UnpackFilesRequest
+	(*UnpackFilesResponse)(nil),      // 179: carrel.v1.UnpackFilesResponse
+	(*SearchFilesRequest)(nil),       // 180: carrel.v1.SearchFilesRequest
+	(*SearchFilesResponse)(nil),      // 181: carrel.v1.SearchFilesResponse
+	(*WatchFilesRequest)(nil),        // 182: carrel.v1.WatchFilesRequest
+	(*WatchFilesResponse)(nil),       // 183: carrel.v1.WatchFilesResponse
+	(*FileEvent)(nil),                // 184: carrel.v1.FileEvent
+	nil,                              // 185: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -13512,7 +14309,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	34,  // 26: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
 	37,  // 27: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
 	3,   // 28: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	173, // 29: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	185, // 29: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
 	42,  // 30: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
 	43,  // 31: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
 	42,  // 32: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
@@ -13557,173 +14354,190 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	5,   // 71: carrel.v1.ModelUsage.budget:type_name -> carrel.v1.ModelBudget
 	108, // 72: carrel.v1.ModelUsage.today:type_name -> carrel.v1.ModelSums
 	108, // 73: carrel.v1.ModelUsage.whole:type_name -> carrel.v1.ModelSums
-	0,   // 74: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	114, // 75: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	113, // 76: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,   // 77: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	117, // 78: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	114, // 79: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,   // 80: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	113, // 81: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	113, // 82: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	128, // 83: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
-	130, // 84: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
-	129, // 85: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
-	129, // 86: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
-	129, // 87: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
-	129, // 88: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
-	139, // 89: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
-	139, // 90: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	146, // 91: carrel.v1.ReadFileResponse.file:type_name -> carrel.v1.FileEntry
-	150, // 92: carrel.v1.WriteFileRequest.start:type_name -> carrel.v1.WriteFileStart
-	146, // 93: carrel.v1.WriteFileResponse.file:type_name -> carrel.v1.FileEntry
-	146, // 94: carrel.v1.ListFilesResponse.file:type_name -> carrel.v1.FileEntry
-	146, // 95: carrel.v1.ListFilesResponse.entries:type_name -> carrel.v1.FileEntry
-	146, // 96: carrel.v1.StatFileResponse.file:type_name -> carrel.v1.FileEntry
-	147, // 97: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
-	165, // 98: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
-	147, // 99: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
-	146, // 100: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
-	172, // 101: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
-	6,   // 102: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	8,   // 103: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	10,  // 104: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	16,  // 105: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	18,  // 106: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	40,  // 107: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	19,  // 108: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
-	21,  // 109: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	23,  // 110: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	25,  // 111: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	27,  // 112: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
-	30,  // 113: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
-	33,  // 114: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	36,  // 115: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	44,  // 116: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	48,  // 117: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	50,  // 118: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	55,  // 119: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	53,  // 120: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
-	57,  // 121: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	59,  // 122: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	61,  // 123: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	63,  // 124: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	65,  // 125: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	71,  // 126: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	69,  // 127: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
-	115, // 128: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	118, // 129: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	120, // 130: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	122, // 131: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	124, // 132: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	148, // 133: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
-	151, // 134: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
-	153, // 135: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
-	155, // 136: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
-	157, // 137: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
-	159, // 138: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
-	161, // 139: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
-	163, // 140: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
-	166, // 141: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
-	168, // 142: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
-	170, // 143: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
-	73,  // 144: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	81,  // 145: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	75,  // 146: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	78,  // 147: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	86,  // 148: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	88,  // 149: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	90,  // 150: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	92,  // 151: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	94,  // 152: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	97,  // 153: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
-	99,  // 154: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
-	101, // 155: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
-	103, // 156: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
-	105, // 157: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
-	110, // 158: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
-	131, // 159: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	133, // 160: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	135, // 161: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	137, // 162: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	140, // 163: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
-	142, // 164: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	144, // 165: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	83,  // 166: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	126, // 167: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	13,  // 168: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	7,   // 169: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	9,   // 170: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	11,  // 171: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	17,  // 172: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	39,  // 173: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	41,  // 174: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	20,  // 175: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
-	22,  // 176: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	24,  // 177: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	26,  // 178: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	28,  // 179: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
-	31,  // 180: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
-	35,  // 181: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	38,  // 182: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	45,  // 183: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	49,  // 184: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	51,  // 185: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	56,  // 186: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	54,  // 187: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
-	58,  // 188: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	60,  // 189: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	62,  // 190: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	64,  // 191: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	66,  // 192: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	72,  // 193: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	70,  // 194: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
-	116, // 195: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	119, // 196: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	121, // 197: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	123, // 198: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	125, // 199: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	149, // 200: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
-	152, // 201: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
-	154, // 202: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
-	156, // 203: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
-	158, // 204: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
-	160, // 205: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
-	162, // 206: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
-	164, // 207: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
-	167, // 208: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
-	169, // 209: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
-	171, // 210: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
-	74,  // 211: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	82,  // 212: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	76,  // 213: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	79,  // 214: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	87,  // 215: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	89,  // 216: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	91,  // 217: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	93,  // 218: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	95,  // 219: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	98,  // 220: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
-	100, // 221: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
-	102, // 222: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
-	104, // 223: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
-	106, // 224: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
-	111, // 225: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
-	132, // 226: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	134, // 227: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	136, // 228: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	138, // 229: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	141, // 230: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
-	143, // 231: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	145, // 232: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	84,  // 233: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	127, // 234: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	14,  // 235: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	169, // [169:236] is the sub-list for method output_type
-	102, // [102:169] is the sub-list for method input_type
-	102, // [102:102] is the sub-list for extension type_name
-	102, // [102:102] is the sub-list for extension extendee
-	0,   // [0:102] is the sub-list for field type_name
+	42,  // 74: carrel.v1.RunTaskRequest.command:type_name -> carrel.v1.Command
+	113, // 75: carrel.v1.RunTaskResponse.task:type_name -> carrel.v1.Task
+	113, // 76: carrel.v1.ListTasksResponse.tasks:type_name -> carrel.v1.Task
+	113, // 77: carrel.v1.GetTaskResponse.task:type_name -> carrel.v1.Task
+	113, // 78: carrel.v1.StopTaskResponse.task:type_name -> carrel.v1.Task
+	114, // 79: carrel.v1.FollowTaskResponse.message:type_name -> carrel.v1.TaskMessage
+	113, // 80: carrel.v1.FollowTaskResponse.task:type_name -> carrel.v1.Task
+	0,   // 81: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	126, // 82: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	125, // 83: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,   // 84: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	129, // 85: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	126, // 86: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,   // 87: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	125, // 88: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	125, // 89: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	140, // 90: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
+	142, // 91: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
+	141, // 92: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
+	141, // 93: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
+	141, // 94: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
+	141, // 95: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
+	151, // 96: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
+	151, // 97: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
+	158, // 98: carrel.v1.ReadFileResponse.file:type_name -> carrel.v1.FileEntry
+	162, // 99: carrel.v1.WriteFileRequest.start:type_name -> carrel.v1.WriteFileStart
+	158, // 100: carrel.v1.WriteFileResponse.file:type_name -> carrel.v1.FileEntry
+	158, // 101: carrel.v1.ListFilesResponse.file:type_name -> carrel.v1.FileEntry
+	158, // 102: carrel.v1.ListFilesResponse.entries:type_name -> carrel.v1.FileEntry
+	158, // 103: carrel.v1.StatFileResponse.file:type_name -> carrel.v1.FileEntry
+	159, // 104: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	177, // 105: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
+	159, // 106: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	158, // 107: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
+	184, // 108: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
+	6,   // 109: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	8,   // 110: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	10,  // 111: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	16,  // 112: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	18,  // 113: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	40,  // 114: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	19,  // 115: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
+	21,  // 116: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	23,  // 117: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	25,  // 118: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	27,  // 119: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
+	30,  // 120: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
+	33,  // 121: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	36,  // 122: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	44,  // 123: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	48,  // 124: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	50,  // 125: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	55,  // 126: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	53,  // 127: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	57,  // 128: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	59,  // 129: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	61,  // 130: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	63,  // 131: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	65,  // 132: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	71,  // 133: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	69,  // 134: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
+	127, // 135: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	130, // 136: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	132, // 137: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	134, // 138: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	136, // 139: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	160, // 140: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
+	163, // 141: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
+	165, // 142: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
+	167, // 143: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
+	169, // 144: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
+	171, // 145: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
+	173, // 146: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
+	175, // 147: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
+	178, // 148: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
+	180, // 149: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
+	182, // 150: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
+	73,  // 151: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	81,  // 152: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	75,  // 153: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	78,  // 154: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	86,  // 155: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	88,  // 156: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	90,  // 157: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	92,  // 158: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	94,  // 159: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	97,  // 160: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
+	99,  // 161: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
+	101, // 162: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
+	103, // 163: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
+	105, // 164: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
+	110, // 165: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
+	115, // 166: carrel.v1.TaskService.RunTask:input_type -> carrel.v1.RunTaskRequest
+	117, // 167: carrel.v1.TaskService.ListTasks:input_type -> carrel.v1.ListTasksRequest
+	119, // 168: carrel.v1.TaskService.GetTask:input_type -> carrel.v1.GetTaskRequest
+	121, // 169: carrel.v1.TaskService.StopTask:input_type -> carrel.v1.StopTaskRequest
+	123, // 170: carrel.v1.TaskService.FollowTask:input_type -> carrel.v1.FollowTaskRequest
+	143, // 171: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	145, // 172: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	147, // 173: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	149, // 174: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	152, // 175: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
+	154, // 176: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	156, // 177: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	83,  // 178: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	138, // 179: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	13,  // 180: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	7,   // 181: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	9,   // 182: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	11,  // 183: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	17,  // 184: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	39,  // 185: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	41,  // 186: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	20,  // 187: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
+	22,  // 188: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	24,  // 189: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	26,  // 190: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	28,  // 191: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
+	31,  // 192: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
+	35,  // 193: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	38,  // 194: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	45,  // 195: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	49,  // 196: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	51,  // 197: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	56,  // 198: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	54,  // 199: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	58,  // 200: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	60,  // 201: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	62,  // 202: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	64,  // 203: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	66,  // 204: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	72,  // 205: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	70,  // 206: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
+	128, // 207: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	131, // 208: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	133, // 209: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	135, // 210: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	137, // 211: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	161, // 212: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
+	164, // 213: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
+	166, // 214: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
+	168, // 215: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
+	170, // 216: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
+	172, // 217: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
+	174, // 218: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
+	176, // 219: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
+	179, // 220: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
+	181, // 221: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
+	183, // 222: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
+	74,  // 223: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	82,  // 224: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	76,  // 225: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	79,  // 226: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	87,  // 227: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	89,  // 228: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	91,  // 229: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	93,  // 230: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	95,  // 231: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	98,  // 232: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
+	100, // 233: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
+	102, // 234: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
+	104, // 235: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
+	106, // 236: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
+	111, // 237: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
+	116, // 238: carrel.v1.TaskService.RunTask:output_type -> carrel.v1.RunTaskResponse
+	118, // 239: carrel.v1.TaskService.ListTasks:output_type -> carrel.v1.ListTasksResponse
+	120, // 240: carrel.v1.TaskService.GetTask:output_type -> carrel.v1.GetTaskResponse
+	122, // 241: carrel.v1.TaskService.StopTask:output_type -> carrel.v1.StopTaskResponse
+	124, // 242: carrel.v1.TaskService.FollowTask:output_type -> carrel.v1.FollowTaskResponse
+	144, // 243: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	146, // 244: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	148, // 245: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	150, // 246: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	153, // 247: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
+	155, // 248: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	157, // 249: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	84,  // 250: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	139, // 251: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	14,  // 252: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	181, // [181:253] is the sub-list for method output_type
+	109, // [109:181] is the sub-list for method input_type
+	109, // [109:109] is the sub-list for extension type_name
+	109, // [109:109] is the sub-list for extension extendee
+	0,   // [0:109] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -13754,39 +14568,39 @@ func file_carrel_v1_carrel_proto_init() {
 		(*JoinResponse_Stdout)(nil),
 		(*JoinResponse_Exited)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[116].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[128].OneofWrappers = []any{
 		(*CreateArchiveResponse_Progress)(nil),
 		(*CreateArchiveResponse_Data)(nil),
 		(*CreateArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[118].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[130].OneofWrappers = []any{
 		(*RestoreRequest_Start)(nil),
 		(*RestoreRequest_Data)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[119].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[131].OneofWrappers = []any{
 		(*RestoreResponse_Progress)(nil),
 		(*RestoreResponse_Workspace)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[123].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[135].OneofWrappers = []any{
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[149].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[161].OneofWrappers = []any{
 		(*ReadFileResponse_Data)(nil),
 		(*ReadFileResponse_File)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[150].OneofWrappers = []any{}
-	file_carrel_v1_carrel_proto_msgTypes[151].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[162].OneofWrappers = []any{}
+	file_carrel_v1_carrel_proto_msgTypes[163].OneofWrappers = []any{
 		(*WriteFileRequest_Start)(nil),
 		(*WriteFileRequest_Data)(nil),
 		(*WriteFileRequest_Finish)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[157].OneofWrappers = []any{}
-	file_carrel_v1_carrel_proto_msgTypes[164].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[169].OneofWrappers = []any{}
+	file_carrel_v1_carrel_proto_msgTypes[176].OneofWrappers = []any{
 		(*PackFilesResponse_Data)(nil),
 		(*PackFilesResponse_Summary)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[166].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[178].OneofWrappers = []any{
 		(*UnpackFilesRequest_Start)(nil),
 		(*UnpackFilesRequest_Data)(nil),
 		(*UnpackFilesRequest_Finish)(nil),
@@ -13797,9 +14611,9 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   174,
+			NumMessages:   186,
 			NumExtensions: 0,
-			NumServices:   10,
+			NumServices:   11,
 		},
 		GoTypes:           file_carrel_v1_carrel_proto_goTypes,
 		DependencyIndexes: file_carrel_v1_carrel_proto_depIdxs,
