@@ -13,6 +13,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/linerpc"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/principal"
@@ -76,9 +77,13 @@ type conversation struct {
 	err   *os.File
 	speak dialect
 	timer *time.Timer // of the dialect, and its goroutine's
-	// quiet is closed when nobody is to be asked any more, and told when the end is kept.
+	// quiet is closed when nobody is to be asked any more. The end is kept, then recorded by record, which is there once ready
+	// is closed, and then told.
 	quiet     chan struct{}
 	quietOnce sync.Once
+	kept      chan struct{}
+	ready     chan struct{}
+	record    *gate.Pending
 	told      chan struct{}
 	asking    sync.WaitGroup
 
@@ -111,7 +116,7 @@ func (t *Tasks) open(task workspace.Task, proc runtime.Process, wait time.Durati
 	f := proc.Files()
 	c := &conversation{
 		tasks: t, task: task, proc: proc, wait: wait, limit: t.cfg.Patience, in: f[0], out: f[1], err: f[2], quiet: make(chan struct{}),
-		told: make(chan struct{}), open: map[string]bool{}, keys: map[string]bool{},
+		kept: make(chan struct{}), ready: make(chan struct{}), told: make(chan struct{}), open: map[string]bool{}, keys: map[string]bool{},
 	}
 	c.speak = dialects[task.Protocol](c)
 	return c
@@ -125,18 +130,18 @@ func (c *conversation) context() context.Context {
 // run is a task from its prompt to the end of its command.
 func (c *conversation) run(prompt string) {
 	var pumps sync.WaitGroup
-	pumps.Go(c.drainErrors)
-	type exit struct {
-		status execapi.Status
-		err    error
-	}
-	exited := make(chan struct{})
-	var x exit
+	exited, drained := make(chan struct{}), make(chan struct{})
+	pumps.Go(func() {
+		defer close(drained)
+		c.drainErrors()
+	})
+	var status execapi.Status
+	var gone error
 	pumps.Go(func() {
 		defer close(exited)
-		x.status, x.err = c.proc.Wait(context.Background()) // it ends: with the command, its executor or the runtime
+		status, gone = c.proc.Wait(context.Background()) // it ends: with the command, its executor or the runtime
 		leave := c.limit.Leave
-		if x.err != nil {
+		if gone != nil {
 			leave = 0
 		}
 		for _, f := range []*os.File{c.out, c.err} {
@@ -147,30 +152,28 @@ func (c *conversation) run(prompt string) {
 	if c.timer != nil {
 		c.timer.Stop()
 	}
+	if c.ending() == nil && err == nil { // its output has ended, and how its command did says why
+		within(exited, c.limit.Leave)
+	}
 	c.hush()
-	if c.ending() == nil && err == nil { // its output has ended
-		select {
-		case <-exited:
-		case <-time.After(c.limit.Leave):
-		}
-	}
 	c.asking.Wait()
-	if e := c.ending(); e == nil || e.state != workspace.TaskCompleted {
-		_ = c.proc.Close()
-		within(exited, 2*c.limit.Leave)
-	}
 	select {
 	case <-exited:
-		c.finish(c.why(err, &x.status, x.err))
+		within(drained, c.limit.Leave)
+		c.finish(c.why(err, &status, gone))
 	default:
 		c.finish(c.why(err, nil, nil))
+	}
+	if c.ending().state != workspace.TaskCompleted {
+		_ = c.proc.Close()
+		within(exited, 2*c.limit.Leave)
 	}
 	c.keep()
 	// Nothing more is read: what it does after the end of its task is its own.
 	_ = c.in.Close()
-	_ = c.out.SetReadDeadline(time.Unix(1, 0))
 	within(exited, c.limit.Leave)
 	_ = c.proc.Close()
+	_ = c.err.SetReadDeadline(time.Unix(1, 0))
 	pumps.Wait()
 	_ = c.out.Close()
 	_ = c.err.Close()
@@ -220,14 +223,16 @@ func (c *conversation) talk(prompt string) error {
 	if err := c.message("prompt", map[string]string{"text": prompt}); err != nil {
 		return err
 	}
-	if err := c.speak.begin(prompt); err != nil {
+	if err := c.speak.begin(prompt); err != nil && !errors.Is(err, errPipe) { // what it says may follow all the same
 		return c.broken(err)
 	}
 	r := linerpc.NewReader(c.out)
 	for c.ending() == nil {
 		m, err := r.Read()
 		if err == nil {
-			err = c.speak.take(m)
+			if err = c.speak.take(m); errors.Is(err, errPipe) {
+				err = nil // what it says may follow all the same
+			}
 		}
 		switch {
 		case c.ending() != nil:
@@ -235,7 +240,7 @@ func (c *conversation) talk(prompt string) error {
 		case errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, os.ErrClosed):
 			return nil
 		case errors.Is(err, linerpc.ErrHalf):
-			return fmt.Errorf("%s: its output %w", Unexpected, err)
+			return fmt.Errorf("%s: its output ended in the middle of a line", Unexpected)
 		case err != nil:
 			return c.broken(err)
 		}
@@ -250,7 +255,7 @@ func (c *conversation) talk(prompt string) error {
 
 // broken is the reason of a task whose program broke a rule. An error of the store is one of carrel's own.
 func (c *conversation) broken(err error) error {
-	if errors.Is(err, os.ErrDeadlineExceeded) {
+	if errors.Is(err, errFull) {
 		return fmt.Errorf("cannot go on with the task: its program has read nothing of what it was sent for %v", c.limit.Read)
 	}
 	if err == nil || errors.Is(err, errPipe) {
@@ -312,6 +317,9 @@ func (c *conversation) keep() {
 		c.tasks.cfg.Log.Error("cannot store how a task ended; it fails with the next start", "task", c.task.ID, "error", err)
 	}
 	crashpoint.Here("daemon.task.ended")
+	close(c.kept)
+	<-c.ready
+	c.record.Recorded()
 	c.tasks.over(c.task.ID)
 	close(c.told)
 	c.mu.Lock()
@@ -321,7 +329,7 @@ func (c *conversation) keep() {
 
 // outcome waits for the end, for the record.
 func (c *conversation) outcome() (any, error) {
-	<-c.told
+	<-c.kept
 	e := c.ending()
 	data := ended{c.task.ID, e.state, c.last}
 	if e.state == workspace.TaskFailed {
@@ -396,8 +404,11 @@ func (c *conversation) flush() error {
 	return nil
 }
 
-// errPipe is that the program has closed its stdin.
-var errPipe = errors.New("it has closed its stdin")
+// errPipe is that the program has closed its stdin, and errFull that it does not read it.
+var (
+	errPipe = errors.New("it has closed its stdin")
+	errFull = errors.New("it does not read its stdin")
+)
 
 // send sends a message. A program that does not read it within its time ends the task.
 func (c *conversation) send(m linerpc.Message) error {
@@ -405,10 +416,13 @@ func (c *conversation) send(m linerpc.Message) error {
 	defer c.writing.Unlock()
 	_ = c.in.SetWriteDeadline(time.Now().Add(c.limit.Read))
 	err := linerpc.Write(c.in, m)
-	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return errFull
+	case err != nil:
 		return errPipe
 	}
-	return err
+	return nil
 }
 
 // call sends a request, or a notification if number is 0.

@@ -152,6 +152,7 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 			t.release(on.Owner)
 		}
 	}()
+	var c *conversation
 	err = a.Do(ctx, func(ctx context.Context, _ permit.Permit) (any, error) {
 		cmd, proc, err := t.spawn(ctx, p, ref, e)
 		if err != nil {
@@ -162,7 +163,7 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 			ID: cmd, Workspace: on.Name, Owner: on.Owner, Principal: p.String(), Protocol: protocol, Argv: t.cfg.Redact.Argv(e.Argv),
 			State: workspace.TaskRunning, Began: time.Now(),
 		}
-		c := t.open(task, proc, wait)
+		c = t.open(task, proc, wait)
 		if err = t.cfg.Store.AddTask(ctx, task, maxKept); err == nil {
 			crashpoint.Here("daemon.task.kept")
 			err = t.begin(c, prompt)
@@ -172,8 +173,12 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 			return nil, err
 		}
 		started = true
-		return &gate.Pending{Wait: c.outcome}, nil
+		c.record = &gate.Pending{Wait: c.outcome}
+		return c.record, nil
 	})
+	if started {
+		close(c.ready)
+	}
 	return task, err
 }
 
