@@ -100,6 +100,7 @@ type conversation struct {
 	last, lost   int64
 	stored       time.Time
 	changed      chan struct{} // closed when there is more, if somebody waits
+	over         bool          // nothing more comes
 	open         map[string]bool
 	asked        int
 	keys         map[string]bool
@@ -324,6 +325,7 @@ func (c *conversation) keep() {
 	close(c.told)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.over = true
 	c.wake()
 }
 
@@ -342,6 +344,9 @@ func (c *conversation) outcome() (any, error) {
 func (c *conversation) more() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.over { // since it was looked up among those that run
+		return c.told
+	}
 	if c.changed == nil {
 		c.changed = make(chan struct{})
 	}
