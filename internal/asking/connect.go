@@ -27,7 +27,9 @@ func (q *Questions) Connect(name id.Workspace, c operation.Connect, wait time.Du
 }
 
 // AllowTask has a person asked what a task in a workspace asks for, as Connect does for a connection.
-func (q *Questions) AllowTask(name id.Workspace, asks operation.TaskAsks, wait time.Duration, gone <-chan struct{}) (allowed bool, why string) {
+func (q *Questions) AllowTask(name id.Workspace, asks operation.TaskAsks, wait time.Duration, gone <-chan struct{}) (
+	allowed bool, why string,
+) {
 	allowed, why, err := q.inside(name, asks, wait, gone)
 	if err != nil {
 		q.cfg.Log.Warn("nobody can be asked for a task", "workspace", name, "task", asks.ID, "error", err)

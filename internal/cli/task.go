@@ -169,8 +169,8 @@ func (a *app) promptOf(c *cobra.Command, x *taskFlags) (string, error) {
 		}
 	}
 	if len(text) == 0 || len(text) > maxPrompt || !utf8.Valid(text) {
-		return "", fmt.Errorf("cannot use the prompt: it has %d bytes or more, and has to be UTF-8 of 1 to %d bytes; put more into a file of the "+
-			"workspace: %w", len(text), maxPrompt, errdefs.ErrInvalidArgument)
+		return "", fmt.Errorf("cannot use the prompt: it has %d bytes or more, and has to be UTF-8 of 1 to %d bytes; put more into a file of "+
+			"the workspace: %w", len(text), maxPrompt, errdefs.ErrInvalidArgument)
 	}
 	return string(text), nil
 }

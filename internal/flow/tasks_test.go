@@ -7,7 +7,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/audit"
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/tasks"
@@ -145,7 +143,10 @@ var hostile = map[string]struct {
 		}
 		return 0
 	}, "a line of more than 524288 bytes"},
-	"another task": {"", func(a *agentDouble) int { a.say(reports(`{"task":"c-0123456789abcdef"}`)); return drained(a) }, "spoke of another task"},
+	"another task": {"", func(a *agentDouble) int {
+		a.say(reports(`{"task":"c-0123456789abcdef"}`))
+		return drained(a)
+	}, "spoke of another task"},
 	"an answer to no request": {
 		"", func(a *agentDouble) int { a.say(`{"jsonrpc":"2.0","id":99,"result":{}}`); return drained(a) }, "a request that was not made, 99",
 	},
@@ -268,7 +269,7 @@ func TestTaskSilence(t *testing.T) {
 		<-a.done
 		return 0
 	}
-	if end := h.endOf(""); end.State != workspace.TaskFailed || !strings.Contains(end.Reason, "has read nothing of what it was sent for 50ms") {
+	if end := h.endOf(""); end.State != workspace.TaskFailed || !strings.Contains(end.Reason, "has read nothing of what it was sent") {
 		t.Errorf("%+v", end)
 	}
 }
@@ -301,98 +302,6 @@ func TestTaskFlood(t *testing.T) {
 	}
 	if bytes > 3<<20 {
 		t.Errorf("%d bytes are kept", bytes)
-	}
-}
-
-// pending returns the one question that waits, once there is one.
-func (h *house) pendingOf(ask func()) approval.View {
-	h.t.Helper()
-	ctx, cancel := context.WithCancel(h.t.Context())
-	defer cancel()
-	asked, watching := make(chan approval.View, 1), make(chan struct{})
-	var once sync.Once
-	go h.WatchApprovals(ctx, root, func(a *approval.View) error {
-		if a == nil {
-			once.Do(func() { close(watching) })
-			return nil
-		}
-		if a.State != approval.Pending {
-			return nil
-		}
-		asked <- *a
-		return errors.New("enough")
-	})
-	<-watching
-	ask()
-	select {
-	case a := <-asked:
-		return a
-	case <-time.After(time.Minute):
-		h.t.Fatal("nobody was asked")
-	}
-	return approval.View{}
-}
-
-// What a task asks for is an approval with the whole command, which its owner answers; the task hears the answer.
-func TestTaskPermission(t *testing.T) {
-	for kind, want := range map[approval.Kind]string{approval.Once: "true", approval.Deny: "false"} {
-		answers := make(chan call, 1)
-		h := taskHouse(t, func(a *agentDouble) int {
-			_, _ = a.read()
-			c, _ := a.ask(5, "request_permission", `{"title":"push\u001b[31m","command":["git","push","--force"]}`)
-			answers <- c
-			a.say(`{"jsonrpc":"2.0","id":1,"result":{}}`)
-			return drained(a)
-		})
-		var task workspace.Task
-		a := h.pendingOf(func() { task = h.task("") })
-		if !slices.Equal(a.Argv, []string{"git", "push", "--force"}) || a.Subject.By != "inside:"+string(task.Workspace) || !a.Written ||
-			!slices.ContainsFunc(a.Decision.Reasons, func(s string) bool { return strings.Contains(s, string(task.ID)+" says: push [31m") }) {
-			t.Errorf("asked %+v", a)
-		}
-		if _, err := h.Answer(t.Context(), bob, a.ID, approval.Once, "", false); err == nil {
-			t.Error("another tenant answers")
-		}
-		if _, err := h.Answer(t.Context(), alice, a.ID, approval.Once, "", false); err == nil {
-			t.Error("its owner answers without having seen it at a terminal")
-		}
-		if _, err := h.Answer(t.Context(), alice, a.ID, kind, "", true); err != nil {
-			t.Error(err)
-		}
-		if c := <-answers; fmt.Sprint(c.Result["allowed"]) != want {
-			t.Errorf("%s: %+v", kind, c)
-		}
-		all, end := h.follows(task, 0)
-		if end.State != workspace.TaskCompleted || len(all) != 4 || !strings.Contains(all[2], `"allowed":`+want) {
-			t.Errorf("%q, %+v", all, end)
-		}
-	}
-}
-
-// Many questions at once, more than may be, and one that nobody could read: the task is told, and goes on.
-func TestTaskAsksTooMuch(t *testing.T) {
-	refused := make(chan string, 1)
-	h := taskHouse(t, func(a *agentDouble) int {
-		_, _ = a.read()
-		c, _ := a.ask(5, "request_permission", `{"title":"x","command":"`+strings.Repeat("y", 9<<10)+`"}`)
-		if !strings.Contains(string(c.Error), "at most 8192 are shown") {
-			refused <- string(c.Error)
-		}
-		for i := range 17 {
-			a.say(`{"jsonrpc":"2.0","id":%d,"method":"request_permission","params":{"title":"x","command":"y"}}`, 10+i)
-		}
-		c, _ = a.read()
-		refused <- string(c.Error)
-		a.say(`{"jsonrpc":"2.0","id":1,"result":{}}`)
-		return drained(a)
-	})
-	end := h.endOf("")
-	if why := <-refused; !strings.Contains(why, "16 questions of this task are open") || end.State != workspace.TaskCompleted {
-		t.Errorf("%s, %+v", why, end)
-	}
-	// The questions ended with the task.
-	if list, _, err := h.Approvals(t.Context(), root, approval.Filter{State: approval.Pending}); err != nil || len(list) != 0 {
-		t.Errorf("%d wait, %v", len(list), err)
 	}
 }
 
@@ -512,96 +421,7 @@ func TestTasksAreBounded(t *testing.T) {
 			t.Errorf("a prompt of %d bytes: %v", len(p), err)
 		}
 	}
-	if _, err := h.RunTask(t.Context(), bob, "his", execapi.ExecParams{Argv: []string{"agent"}}, "other", "p"); !errdefs.IsInvalidArgument(err) {
+	if _, err := h.RunTask(t.Context(), bob, "his", run("agent"), "other", "p"); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("another protocol: %v", err)
-	}
-}
-
-// An ACP agent: what it is told of its client, its updates, a permission with all of its input, and its end.
-func TestACP(t *testing.T) {
-	wrong := make(chan string, 10)
-	h := taskHouse(t, func(a *agentDouble) int {
-		c, _ := a.read()
-		caps, _ := c.Params["clientCapabilities"].(map[string]any)
-		fs, _ := caps["fs"].(map[string]any)
-		if c.Method != "initialize" || c.Params["protocolVersion"] != 1.0 || caps["terminal"] != false || fs["readTextFile"] != false {
-			wrong <- fmt.Sprintf("initialize %+v", c)
-		}
-		a.say(`{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true},"authMethods":[]}}`)
-		if c, _ = a.read(); c.Method != "session/new" || c.Params["cwd"] != workspace.Home {
-			wrong <- fmt.Sprintf("session/new %+v", c)
-		}
-		a.say(`{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s1"}}`)
-		if c, _ = a.read(); c.Method != "session/prompt" || c.Params["sessionId"] != "s1" {
-			wrong <- fmt.Sprintf("session/prompt %+v", c)
-		}
-		a.say(`{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"plan","entries":[]}}}`)
-		if c, _ = a.ask(1, "fs/read_text_file", `{"sessionId":"s1","path":"/etc/passwd"}`); !strings.Contains(string(c.Error), "-32601") {
-			wrong <- fmt.Sprintf("fs %+v", c)
-		}
-		c, _ = a.ask(1, "session/request_permission", `{"sessionId":"s1","toolCall":{"toolCallId":"t","title":"Run it","rawInput":`+
-			`{"command":["rm","-rf","build"],"cwd":"/x"}},"options":[{"optionId":"always","name":"Always","kind":"allow_always"},`+
-			`{"optionId":"yes","name":"Yes","kind":"allow_once"},{"optionId":"no","name":"No","kind":"reject_once"}]}`)
-		if o, _ := c.Result["outcome"].(map[string]any); o["outcome"] != "selected" || o["optionId"] != "yes" {
-			wrong <- fmt.Sprintf("permission %+v %s", c, c.Error)
-		}
-		a.say(`{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn"}}`)
-		return drained(a)
-	})
-	var task workspace.Task
-	a := h.pendingOf(func() { task = h.task("acp") })
-	if !slices.Equal(a.Argv, []string{"rm", "-rf", "build"}) || !strings.Contains(strings.Join(a.Decision.Reasons, "\n"), `Run it {"cwd":"/x"}`) {
-		t.Errorf("asked %+v", a)
-	}
-	h.answer(admin, a, approval.Once)
-	all, end := h.follows(task, 0)
-	if end.State != workspace.TaskCompleted || len(all) != 5 || all[1] != `2 message {"sessionUpdate":"plan","entries":[]}` {
-		t.Errorf("%q, %+v", all, end)
-	}
-	close(wrong)
-	for w := range wrong {
-		t.Error(w)
-	}
-}
-
-// get_api_key gives the placeholder of a secret that the workspace uses, once, and never the value.
-func TestTaskKey(t *testing.T) {
-	answers := make(chan call, 3)
-	h := taskHouse(t, func(a *agentDouble) int {
-		_, _ = a.read()
-		for i, name := range []string{"API_KEY", "API_KEY", "OTHER_KEY"} {
-			c, _ := a.ask(10+i, "get_api_key", fmt.Sprintf(`{"name":%q}`, name))
-			answers <- c
-		}
-		a.say(`{"jsonrpc":"2.0","id":1,"result":{}}`)
-		return drained(a)
-	})
-	h.keepSecret(alice, "API_KEY", "api.example")
-	h.keepSecret(alice, "OTHER_KEY", "api.example")
-	kept, _ := h.store.ByKey("demo")
-	h.mustDo(h.store.Update(t.Context(), kept.Name, func(w *workspace.Kept) {
-		w.Secrets.Uses = []workspace.SecretUse{{Name: "API_KEY", Placeholder: "carrel-placeholder-of-a-key"}}
-	}))
-	end := h.endOf("")
-	if end.State != workspace.TaskCompleted {
-		t.Errorf("%+v", end)
-	}
-	if c := <-answers; c.Result["placeholder"] != "carrel-placeholder-of-a-key" {
-		t.Errorf("the first: %+v %s", c, c.Error)
-	}
-	if c := <-answers; !strings.Contains(string(c.Error), "each is given once") {
-		t.Errorf("the second: %+v", c)
-	}
-	if c := <-answers; !strings.Contains(string(c.Error), "no raw key enters a workspace") || !strings.Contains(string(c.Error), "--model") {
-		t.Errorf("one that the workspace does not use: %s", c.Error)
-	}
-	var story []string
-	for _, r := range h.records() {
-		if strings.Contains(string(r.Action), `"kind":"task.key"`) {
-			story = append(story, fmt.Sprint(r.Type))
-		}
-	}
-	if len(story) != 2 { // the intent of one, and the denial of another
-		t.Errorf("recorded %q", story)
 	}
 }

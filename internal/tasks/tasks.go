@@ -122,7 +122,7 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 	case dialects[protocol] == nil:
 		return task, fmt.Errorf("cannot run a task by the protocol %q: there are carrel and acp: %w", protocol, errdefs.ErrInvalidArgument)
 	case len(prompt) > MaxPrompt:
-		return task, fmt.Errorf("cannot run a task with a prompt of %d bytes: at most %d are allowed; put the rest into a file of the workspace: %w",
+		return task, fmt.Errorf("cannot run a task with a prompt of %d bytes: at most %d are allowed; put the rest into a file inside: %w",
 			len(prompt), MaxPrompt, errdefs.ErrInvalidArgument)
 	case prompt == "" || !utf8.ValidString(prompt):
 		return task, fmt.Errorf("cannot run a task: its prompt is empty or no UTF-8; give it a text: %w", errdefs.ErrInvalidArgument)
@@ -408,14 +408,14 @@ func (t *Tasks) key(on id.Workspace, task id.Command, name string) (placeholder 
 		switch {
 		case u.Name != name:
 		case u.Placeholder == "":
-			return "", a.Deny(context.Background(), fmt.Errorf("cannot give a placeholder for %s: it is put into requests outside of the workspace, "+
-				"so send them without: %w", name, errdefs.ErrPermissionDenied))
+			return "", a.Deny(context.Background(), fmt.Errorf("cannot give a placeholder for %s: it is put into requests outside of the "+
+				"workspace, so send them without: %w", name, errdefs.ErrPermissionDenied))
 		default:
 			err := a.Do(context.Background(), func(context.Context, permit.Permit) (any, error) { return nil, nil })
 			return u.Placeholder, err
 		}
 	}
-	return "", a.Deny(context.Background(), fmt.Errorf("cannot give a key by the name %.64q: the workspace uses no secret of that name, and no raw "+
-		"key enters a workspace; have its owner give it one with \"carrel update --secret NAME\", which is used by a placeholder, or a model "+
-		"with --model: %w", name, errdefs.ErrPermissionDenied))
+	return "", a.Deny(context.Background(), fmt.Errorf("cannot give a key by the name %.64q: the workspace uses no secret of that name, and "+
+		"no raw key enters a workspace; have its owner give it one with \"carrel update --secret NAME\", which is used by a placeholder, or a "+
+		"model with --model: %w", name, errdefs.ErrPermissionDenied))
 }

@@ -33,25 +33,30 @@ func TestTasksOfACPAgents(t *testing.T) {
 		files   map[string]string
 	}{
 		"claude-code-acp": {
-			"@zed-industries/claude-code-acp", []string{"/usr/bin/node", "/agents/node_modules/@zed-industries/claude-code-acp/dist/index.js"},
+			"@zed-industries/claude-code-acp",
+			[]string{"/usr/bin/node", "/agents/node_modules/@zed-industries/claude-code-acp/dist/index.js"},
 			[]string{"ANTHROPIC_BASE_URL=" + at, "ANTHROPIC_API_KEY=scripted", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1"},
 			map[string]string{},
 		},
 		"codex-acp": {
-			"@zed-industries/codex-acp-linux-x64", []string{
+			"@zed-industries/codex-acp-linux-x64",
+			[]string{
 				"/agents/node_modules/@zed-industries/codex-acp-linux-x64/bin/codex-acp", "-c", `model_provider="t"`, "-c", `model="gpt-5"`,
 				"-c", `approval_policy="on-request"`, "-c",
 				`model_providers.t={name="t",base_url="` + at + `/v1",env_key="OPENAI_API_KEY",wire_api="responses"}`,
 			},
-			[]string{"OPENAI_API_KEY=scripted"}, map[string]string{},
+			[]string{"OPENAI_API_KEY=scripted"},
+			map[string]string{},
 		},
 		"opencode": {
-			"opencode-ai", []string{"/agents/node_modules/opencode-ai/bin/opencode.exe", "acp"},
+			"opencode-ai",
+			[]string{"/agents/node_modules/opencode-ai/bin/opencode.exe", "acp"},
 			[]string{
 				"ANTHROPIC_API_KEY=scripted", "OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_DEFAULT_PLUGINS=1",
 				"OPENCODE_DISABLE_LSP_DOWNLOAD=1",
 			},
-			map[string]string{"opencode.json": `{"share":"disabled","autoupdate":false,"model":"anthropic/claude-sonnet-4-5","permission":{"bash":"ask"},` +
+			map[string]string{"opencode.json": `{"share":"disabled","autoupdate":false,"model":"anthropic/claude-sonnet-4-5",` +
+				`"permission":{"bash":"ask"},` +
 				`"provider":{"anthropic":{"options":{"baseURL":"` + at + `/v1"}}}}`},
 		},
 	} {
@@ -112,7 +117,8 @@ func TestTasksOfACPAgents(t *testing.T) {
 			d.h.carrel(t, "approvals", "approve", asked)
 			eventually("the end", func() bool { return d.task(t, id).State != "running" })
 			out := d.h.try(nil, "", "task", "follow", "--now", d.Key, id).out
-			if s := d.task(t, id); s.State != "completed" || d.sh(t, "cat proof") != "called-by-a-model" || !strings.Contains(out, "scripted answer") {
+			if s := d.task(t, id); s.State != "completed" || d.sh(t, "cat proof") != "called-by-a-model" ||
+				!strings.Contains(out, "scripted answer") {
 				t.Errorf("%+v: %s", s, out)
 			}
 		})

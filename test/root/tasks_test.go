@@ -64,15 +64,19 @@ func TestTasksThatBreakRules(t *testing.T) {
 		script, reason string
 		flags          []string
 	}{
-		"it is killed":       {`kill -9 $$`, "Executor terminated unexpectedly: it was ended by signal 9", nil},
-		"it exits":           {`echo why >&2; exit 7`, `it exited with 7 before it said how its task ended; the end of its stderr: "why"`, nil},
-		"it closes stdout":   {`exec >&-; sleep 1000`, "it closed its output without saying how its task ended", nil},
-		"it speaks no JSON":  {`echo hello; sleep 1000`, "no message of JSON-RPC", nil},
-		"a line of 100 MB":   {`head -c 100000000 /dev/zero | tr '\0' x; sleep 1000`, "a line of more than 524288 bytes", nil},
-		"half a line":        {`printf '{"jsonrpc"'; exit 0`, "ended in the middle of a line", nil},
-		"it lies about ids":  {says + `say '{"jsonrpc":"2.0","id":77,"result":{}}'; sleep 1000`, "a request that was not made, 77", nil},
-		"it never answers":   {`sleep 1000`, "it ran out of its time", []string{"--timeout", "1s"}},
-		"ACP: it floods":     {`while :; do echo '{"jsonrpc":"2.0","method":"session/update","params":{}}'; done`, "of another form", []string{"--acp"}},
+		"it is killed":      {`kill -9 $$`, "Executor terminated unexpectedly: it was ended by signal 9", nil},
+		"it exits":          {`echo why >&2; exit 7`, `it exited with 7 before it said how its task ended; the end of its stderr: "why"`, nil},
+		"it closes stdout":  {`exec >&-; sleep 1000`, "it closed its output without saying how its task ended", nil},
+		"it speaks no JSON": {`echo hello; sleep 1000`, "no message of JSON-RPC", nil},
+		"a line of 100 MB":  {`head -c 100000000 /dev/zero | tr '\0' x; sleep 1000`, "a line of more than 524288 bytes", nil},
+		"half a line":       {`printf '{"jsonrpc"'; exit 0`, "ended in the middle of a line", nil},
+		"it lies about ids": {says + `say '{"jsonrpc":"2.0","id":77,"result":{}}'; sleep 1000`, "a request that was not made, 77", nil},
+		"it never answers":  {`sleep 1000`, "it ran out of its time", []string{"--timeout", "1s"}},
+		"ACP: it floods": {
+			`while :; do echo '{"jsonrpc":"2.0","method":"session/update","params":{}}'; done`,
+			"of another form",
+			[]string{"--acp"},
+		},
 		"there is no such":   {`exec /no/such`, "it exited with 127", nil},
 		"it leaves a writer": {`sleep 1000 & exit 3`, "it exited with 3", nil},
 	} {

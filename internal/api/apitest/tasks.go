@@ -18,7 +18,9 @@ import (
 const TaskID id.Command = "c-0123456789abcdef"
 
 func task(ref string) workspace.Task {
-	return workspace.Task{ID: TaskID, Workspace: id.Workspace(ref), Protocol: "carrel", Argv: []string{"agent"}, State: workspace.TaskCompleted, Last: 2}
+	return workspace.Task{
+		ID: TaskID, Workspace: id.Workspace(ref), Protocol: "carrel", Argv: []string{"agent"}, State: workspace.TaskCompleted, Last: 2,
+	}
 }
 
 // RunTask implements api.Gate. Nothing runs.
