@@ -22,9 +22,15 @@ import (
 // taskHouse is a house whose tasks have a program, and patience with it that a test can outlast.
 func taskHouse(t *testing.T, agent func(*agentDouble) int) *house {
 	t.Helper()
+	return hastyHouse(t, time.Minute, agent)
+}
+
+// hastyHouse is taskHouse where a program that has closed its output has so long to end.
+func hastyHouse(t *testing.T, leave time.Duration, agent func(*agentDouble) int) *house {
+	t.Helper()
 	h := newHouse(t)
 	h.crash()
-	h.tasks = tasks.Patience{Handshake: time.Minute, Read: time.Minute, Stop: 100 * time.Millisecond, Leave: 100 * time.Millisecond}
+	h.tasks = tasks.Patience{Handshake: time.Minute, Read: time.Minute, Stop: 100 * time.Millisecond, Leave: leave}
 	h.rt.agent = agent
 	h.start()
 	h.create(alice, "demo")
@@ -226,7 +232,11 @@ func acpBegins(a *agentDouble, session string) {
 func TestHostileTasks(t *testing.T) {
 	for name, x := range hostile {
 		t.Run(name, func(t *testing.T) {
-			h := taskHouse(t, x.agent)
+			leave := time.Minute
+			if name == "it closes its output" { // and does not end
+				leave = 50 * time.Millisecond
+			}
+			h := hastyHouse(t, leave, x.agent)
 			end := h.endOf(x.protocol)
 			if end.State != workspace.TaskFailed || !strings.Contains(end.Reason, x.reason) {
 				t.Errorf("%s: %s", end.State, end.Reason)

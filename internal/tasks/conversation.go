@@ -46,7 +46,7 @@ type Patience struct {
 }
 
 // patience is that of all tasks; tests have another.
-var patience = Patience{time.Minute, 30 * time.Second, 10 * time.Second, 5 * time.Second}
+var patience = Patience{time.Minute, 30 * time.Second, 10 * time.Second, 10 * time.Second}
 
 // dialect is what a program speaks. It is called by one goroutine, but for stop. An error of begin or take ends the task,
 // which has failed by it.
