@@ -140,7 +140,8 @@ func methods() []protoreflect.MethodDescriptor {
 // Every method of the API, asked by a user about another user's workspace, by key and
 // by name. A method that is added is tried here without being named.
 func TestAnotherUsersWorkspace(t *testing.T) {
-	alice, mallory := user(t, "crt-alice"), user(t, "crt-mallory")
+	// Of one user so many refusals are recorded at once: eve has those by name.
+	alice, mallory, eve := user(t, "crt-alice"), user(t, "crt-mallory"), user(t, "crt-eve")
 	key := "crt " + rand.Text()
 	if r := shared.try(alice, "", "create", key); r.code != 0 {
 		t.Fatalf("%+v", r)
@@ -175,7 +176,7 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 		if slices.Contains(free, string(m.Name())) {
 			continue
 		}
-		for _, ref := range []string{key, d.Name} {
+		for ref, who := range map[string]*syscall.Credential{key: mallory, d.Name: eve} {
 			start := `{"workspace":%[1]q,"command":{"argv":["cat","file"]}}`
 			if m.Name() == "Restore" {
 				start = `{"from":%[1]q,"key":"crt mallory"}`
@@ -188,12 +189,13 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 			}
 			body := fmt.Sprintf(
 				`{"path":"file","to":"gone","workspace":%[1]q,"workspaces":[%[1]q],"archive":%[1]q,"key":%[1]q,"command":{"argv":["cat","file"]},`+
-					`"commandId":%[2]q,"signal":9,"size":{"rows":1,"cols":1},"purge":true,"argv":["git","push"],"start":`+start+`}`, ref, id,
+					`"commandId":%[2]q,"taskId":%[2]q,"prompt":"p","signal":9,"size":{"rows":1,"cols":1},"purge":true,"argv":["git","push"],`+
+					`"start":`+start+`}`, ref, id,
 			)
 			// What a method does not know is refused for that and proves nothing.
 			body = known(t, m, body)
 			mark := shared.mark(t)
-			status, said := shared.ask(t, mallory.Uid, m, body)
+			status, said := shared.ask(t, who.Uid, m, body)
 			if m.Name() == "Create" {
 				if ref == d.Name {
 					continue // a key like any other, of a workspace of her own
@@ -206,7 +208,7 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 			if !strings.Contains(said, "permission_denied") || strings.Contains(said, "secret-of-alice") {
 				t.Errorf("%s of %s: %d %s", m.FullName(), ref, status, said)
 			}
-			shared.recorded(t, mark, `"type":"denial"`, denied)
+			shared.recorded(t, mark, `"type":"denial"`, fmt.Sprintf(`"uid:%d"`, who.Uid))
 		}
 	}
 	for _, list := range []string{"List", "ListArchives"} {
