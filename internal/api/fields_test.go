@@ -71,6 +71,10 @@ var values = map[string][2]any{
 	"MakeDirectoryRequest.mode":     {0o700, 0o755},
 	"ReadFileRequest.offset":        {1<<53 + 1, 1<<53 + 2},
 	"ReadFileRequest.length":        {1<<53 + 1, 1<<53 + 2},
+	"FollowTaskRequest.after":       {"3", "4"},
+	"FollowTaskRequest.task_id":     {"c-0123456789abcdef", "c-fedcba9876543210"},
+	"GetTaskRequest.task_id":        {"c-0123456789abcdef", "c-fedcba9876543210"},
+	"StopTaskRequest.task_id":       {"c-0123456789abcdef", "c-fedcba9876543210"},
 	"ModelBudget.money":             {"1.50", "2.50"},
 	"ModelBudget.per":               {"day", "whole"},
 	// A float64, to which some readers of JSON convert numbers, does not hold them.

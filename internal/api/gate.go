@@ -100,6 +100,17 @@ type Gate interface {
 	Signal(ctx context.Context, p principal.Principal, ref string, s execapi.StopTaskParams) error
 	Resize(ctx context.Context, p principal.Principal, ref string, r execapi.ResizeParams) error
 
+	// RunTask starts a task, by the protocol "carrel", which "" is too, or "acp". The id of a task is its command's.
+	RunTask(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams, protocol, prompt string) (workspace.Task, error)
+	ListTasks(ctx context.Context, p principal.Principal, ref string) ([]workspace.Task, error)
+	Task(ctx context.Context, p principal.Principal, ref string, task id.Command) (workspace.Task, error)
+	// StopTask returns when the task has ended.
+	StopTask(ctx context.Context, p principal.Principal, ref string, task id.Command) (workspace.Task, error)
+	// FollowTask calls emit with the messages after a number, and unless now is set with new ones until the task ends. lost
+	// is how many before a message are not kept.
+	FollowTask(ctx context.Context, p principal.Principal, ref string, task id.Command, after int64, now bool,
+		emit func(m workspace.TaskMessage, lost int64) error) (workspace.Task, error)
+
 	// Approvals and those after it are of questions that people answer. p sees their own and
 	// what is about their workspaces, admins see all.
 	Approvals(ctx context.Context, p principal.Principal, f approval.Filter) (list []approval.View, next string, err error)

@@ -175,6 +175,7 @@ func NewServer(g Gate, opts Options) *Server {
 	}
 	mount(carrelv1connect.NewWorkspaceServiceHandler(workspaces{s}, limits, plain, strictJSON))
 	mount(carrelv1connect.NewCommandServiceHandler(commands{s}, limits, plain, strictJSON))
+	mount(carrelv1connect.NewTaskServiceHandler(tasks{s}, limits, plain, strictJSON))
 	mount(carrelv1connect.NewArchiveServiceHandler(archives{s}, limits, plain, strictJSON))
 	mount(carrelv1connect.NewFileServiceHandler(filesAPI{s}, limits, plain, strictJSON))
 	mount(carrelv1connect.NewPortServiceHandler(portsAPI{s}, limits, plain, strictJSON))

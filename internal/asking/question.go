@@ -64,8 +64,13 @@ func questionOf(x *gate.Question) approval.Question {
 	if c, ok := r.Op.(operation.Connect); ok {
 		q.Host, q.Port, q.Rule = clean.Text(c.Host), c.Port, clean.Text(c.Rule)
 	}
+	reasons := q.Decision.Reasons
+	if c, ok := r.Op.(operation.TaskAsks); ok {
+		q.Argv = clean.Argv(c.Asked)
+		reasons = append(slices.Clone(reasons), "task "+string(c.ID)+" says: "+c.Title)
+	}
 	// Copies where something changes: the decision is the cache's.
-	q.Decision.Reasons = clean.Texts(q.Decision.Reasons)
+	q.Decision.Reasons = clean.Texts(reasons)
 	segments := q.Decision.Segments
 	q.Decision.Segments = make([]policy.Segment, 0, min(len(segments), maxSegments))
 	for _, s := range segments[:min(len(segments), maxSegments)] {

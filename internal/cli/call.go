@@ -24,6 +24,7 @@ type (
 	approvals  = carrelv1connect.ApprovalServiceClient
 	tokens     = carrelv1connect.TokenServiceClient
 	secrets    = carrelv1connect.SecretServiceClient
+	tasks      = carrelv1connect.TaskServiceClient
 	models     = carrelv1connect.ModelServiceClient
 	records    = carrelv1connect.AuditServiceClient
 	system     = carrelv1connect.SystemServiceClient
@@ -46,6 +47,8 @@ func service[S any](c *carrel.Client) S {
 		s = c.Tokens()
 	case *secrets:
 		s = c.Secrets()
+	case *tasks:
+		s = c.Tasks()
 	case *models:
 		s = c.Models()
 	case *records:
@@ -118,6 +121,8 @@ func limitOf(req any) time.Duration {
 		return longPatience
 	case *carrelv1.DetachRequest:
 		limit += time.Duration(r.GetCommand().GetApprovalWaitMs()) * time.Millisecond
+	case *carrelv1.RunTaskRequest:
+		limit += time.Duration(max(r.GetCommand().GetApprovalWaitMs(), 0)) * time.Millisecond
 	case *carrelv1.CreateRequest:
 		limit += time.Duration(r.GetApprovalWaitMs()) * time.Millisecond
 	}

@@ -85,6 +85,7 @@ var commandTable = []struct {
 	{"attach", "commands", (*app).attachCommand},
 	{"kill", "commands", (*app).killCommand},
 	{"wait", "commands", (*app).waitCommand},
+	{"task", "commands", (*app).taskCommand},
 	{"approvals", "commands", (*app).approvalsCommand},
 	{"mcp", "commands", (*app).mcpCommand},
 	{"up", "host", (*app).upCommand},

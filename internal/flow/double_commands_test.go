@@ -59,6 +59,18 @@ func (d *runtimeDouble) Spawn(_ context.Context, permitted permit.Permit, p exec
 		}
 		return archiverDouble(p, verdict, more)
 	}
+	d.mu.Lock()
+	agent := d.agent
+	d.mu.Unlock()
+	if agent != nil {
+		a, err := startAgent(agent)
+		if err == nil {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.agents = append(d.agents, a)
+		}
+		return a, err
+	}
 	proc := &processDouble{id: p.ID, end: make(chan error, 1)}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -34,12 +34,15 @@ type runtimeDouble struct {
 	// detached is what was asked for last.
 	detached execapi.ExecParams
 	procs    []*processDouble
+	agents   []*agentDouble
 	// programs are the words of the archivers that ran.
 	programs [][]string
 	// verdict is what the archiver says of an archive that it verifies, "" for that it is well.
 	verdict string
 	// answers, if set, is the program that works on files.
 	answers func(in, out *os.File)
+	// agent, if set, is the program of tasks.
+	agent func(a *agentDouble) (code int)
 	// more is what homes have beside the usual, for those that are packed from now on, until it is closed.
 	more <-chan []byte
 	// start and mended are what Mended tells.
@@ -407,6 +410,9 @@ func (d *runtimeDouble) Close() error {
 	d.lose()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	for _, a := range d.agents {
+		a.gone(fmt.Errorf("cannot finish the command: the daemon is stopping: %w", errdefs.ErrUnavailable))
+	}
 	for _, p := range slices.Concat(d.procs) {
 		select {
 		case p.end <- fmt.Errorf("cannot finish the command: the daemon is stopping: %w", errdefs.ErrUnavailable):

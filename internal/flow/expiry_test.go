@@ -233,7 +233,8 @@ func TestEndsOfAnEarlierDatabase(t *testing.T) {
 		`ALTER TABLE workspaces RENAME COLUMN phase TO state`, `ALTER TABLE requests DROP COLUMN own`,
 		`ALTER TABLE archives DROP COLUMN ttl_ns`, `ALTER TABLE archives DROP COLUMN idle_ns`, `ALTER TABLE archives DROP COLUMN reach`,
 		`ALTER TABLE workspaces DROP COLUMN reach`, `DROP TABLE secrets`, `ALTER TABLE workspaces DROP COLUMN models`,
-		`ALTER TABLE archives DROP COLUMN models`, `DROP TABLE model_sums`, `DROP TABLE sandboxes`, `PRAGMA user_version = 4`,
+		`ALTER TABLE archives DROP COLUMN models`, `DROP TABLE model_sums`, `DROP TABLE sandboxes`,
+		`DROP TABLE task_messages`, `DROP TABLE tasks`, `PRAGMA user_version = 4`,
 		`UPDATE approvals SET until_ns = until_ns - 3600000000000`) // the migration goes by the host's clock
 	h.clock = began.Add(time.Hour)
 	h.start()

@@ -39,6 +39,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/secret"
 	"github.com/carrel-dev/carrel/internal/secrets"
 	"github.com/carrel-dev/carrel/internal/store"
+	"github.com/carrel-dev/carrel/internal/tasks"
 	"github.com/carrel-dev/carrel/internal/tokens"
 	"github.com/carrel-dev/carrel/internal/upkeep"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -111,7 +112,9 @@ type Config struct {
 	SeparateApprovals bool
 	// ApprovalClock is for tests of a clock that steps.
 	ApprovalClock asking.Clock
-	Log           *slog.Logger
+	// TaskPatience is for tests of tasks.
+	TaskPatience tasks.Patience
+	Log          *slog.Logger
 }
 
 // forAdministrators: of the room that the record has on a full disk, one part in so many is theirs alone.
@@ -131,6 +134,7 @@ type Flow struct {
 	*auditing.Auditing
 	*events.Events
 	*upkeep.Upkeep
+	*tasks.Tasks
 
 	gate     *gate.Gate
 	judge    *judge.Judge
@@ -176,6 +180,10 @@ func New(cfg Config) *Flow {
 		Bounds: archives.Bounds{Number: cfg.MaxArchives, Bytes: cfg.ArchiveBytes}, Keep: cfg.KeepArchives, Archiver: packer, Log: cfg.Log,
 	})
 	f.Commands = commands.New(commands.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Redact: cfg.Redact})
+	f.Tasks = tasks.New(tasks.Config{
+		Gate: f.gate, Lifecycle: f.Lifecycle, Commands: f.Commands, Store: cfg.Store, Allow: f.AllowTask, Redact: cfg.Redact,
+		Patience: cfg.TaskPatience, Log: cfg.Log,
+	})
 	f.Files = files.New(files.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Program: cfg.Archiver})
 	f.Ports = ports.New(ports.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Idle: cfg.PortIdle, Linger: cfg.PortLinger})
 	f.Tokens = tokens.New(tokens.Config{Gate: f.gate, Store: cfg.Store, Records: records, Revoked: cfg.TokensRevoked, Log: cfg.Log})
@@ -278,6 +286,9 @@ func (f *Flow) Recover(ctx context.Context) error {
 	if err := f.Archives.Recover(ctx); err != nil {
 		return err
 	}
+	if err := f.Tasks.Recover(ctx); err != nil {
+		return err
+	}
 	return f.Mark(ctx)
 }
 
@@ -306,6 +317,7 @@ func (f *Flow) Close(ctx context.Context) error {
 	for _, rt := range f.runtimes {
 		errs = append(errs, rt.Close())
 	}
+	f.CloseTasks()
 	f.gate.Settle()
 	return errors.Join(append(errs, f.Auditing.End(ctx))...)
 }

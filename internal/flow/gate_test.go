@@ -38,6 +38,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/secret"
 	"github.com/carrel-dev/carrel/internal/store"
 	_ "github.com/carrel-dev/carrel/internal/store/sqlite"
+	"github.com/carrel-dev/carrel/internal/tasks"
 	"github.com/carrel-dev/carrel/internal/workspace"
 	"github.com/carrel-dev/carrel/test/leaks"
 )
@@ -95,6 +96,7 @@ type house struct {
 	ways lifecycle.Ways
 	// host is what holds for the models of the host, and today the clock of their budgets; nil is the real one.
 	host  *egressconf.Config
+	tasks tasks.Patience
 	today func() time.Time
 	// linger is how long a port stays open that nobody has published, 0 is a minute.
 	linger time.Duration
@@ -164,7 +166,7 @@ func (h *house) start() {
 		MaxArchives: h.maxArchives, ArchiveBytes: h.archiveBytes, KeepArchives: h.keepArchives,
 		Unpacking: archiver.Limits{Bytes: 1 << 30, Entries: 1000, Ratio: 1000},
 		Ways:      h.ways, PortLinger: h.linger,
-		Models: func() *egressconf.Config { return h.host }, ModelClock: h.today,
+		Models: func() *egressconf.Config { return h.host }, ModelClock: h.today, TaskPatience: h.tasks,
 		Sealer: sealer, SecretsChanged: func(_ context.Context, owner, name string) { h.changed = append(h.changed, owner+" "+name) },
 	})
 	if err := h.Recover(ctx); err != nil {
@@ -186,6 +188,7 @@ func (s *syncWriter) Write(b []byte) (int, error) {
 // crash lets go of everything without the gate's Close.
 func (h *house) crash() {
 	h.rt.Close()
+	h.CloseTasks() // they use the store
 	if h.checks != nil {
 		h.checks.Close()
 		h.checks = nil

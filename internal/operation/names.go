@@ -38,6 +38,15 @@ const (
 	ConnectOut Name = "network.connect"
 	WaitForEnd Name = "command.wait"
 
+	// RunTask starts a task, and AskTask and KeyTask are what a task under way asks for.
+	RunTask    Name = "task.run"
+	ListTasks  Name = "task.list"
+	ShowTask   Name = "task.show"
+	FollowTask Name = "task.follow"
+	StopTask   Name = "task.stop"
+	AskTask    Name = "task.permission"
+	KeyTask    Name = "task.key"
+
 	// ReadFile reads files of a workspace, ListFiles looks at names and searches, WriteFile writes files and trees.
 	ReadFile      Name = "file.read"
 	ListFiles     Name = "file.list"

@@ -203,6 +203,49 @@ var Table = []Row{
 			Reason: "reaches a host that a rule of the workspace has a person asked about",
 		}),
 	},
+	{
+		// Its command is judged by itself, as command.exec.
+		Name: RunTask, Words: "run a task in", Needs: p.Run, On: Workspace, Class: Change,
+		Help:   "Run a task: a program that is given a prompt and reports messages",
+		Calls:  []Call{{"TaskService/RunTask", Large, false}},
+		Judged: rule(Rule{Name: "task.run", Risk: 10, Reason: "gives a prompt to a program whose command is judged by itself"}),
+	},
+	{
+		Name: ListTasks, Words: "list the tasks of", Needs: p.Look, On: Workspace, Class: Observe,
+		Help:  "List the tasks of a workspace, the newest first",
+		Calls: small("TaskService/ListTasks"),
+	},
+	{
+		Name: ShowTask, Words: "see a task of", Needs: p.Look, On: Workspace, Class: Observe,
+		Help:  "Show one task: its state, and why it ended",
+		Calls: small("TaskService/GetTask"),
+	},
+	{
+		Name: FollowTask, Words: "read the messages of a task in", Needs: p.Look, On: Workspace, Class: Read,
+		Help:  "Print the messages of a task, and new ones until it ends",
+		Calls: []Call{{"TaskService/FollowTask", Small, true}},
+	},
+	{
+		Name: StopTask, Words: "stop a task in", Needs: p.Run, On: Workspace, Class: Change, Relieves: true,
+		Help:   "Ask a task to stop, and end its program if it does not",
+		Calls:  small("TaskService/StopTask"),
+		Judged: rule(Rule{Name: "task.stop", Risk: 20, Reason: "ends a task of the workspace's own"}),
+	},
+	{
+		// Nobody asks for these two by a call: the program of a task does.
+		Name: AskTask, Words: "do what a task asks for in", Needs: p.Run, On: Workspace, Class: Change,
+		Judged: rule(Rule{
+			Name: "task.permission", Asks: true, Risk: 40, Final: true,
+			Reason: "a task has a person asked before it goes on; the answer is told to the task, and gives it nothing else",
+		}),
+	},
+	{
+		Name: KeyTask, Words: "give a placeholder to a task in", Needs: p.Run, On: Workspace, Class: Change,
+		Judged: rule(Rule{
+			Name: "task.key", Risk: 20, Final: true,
+			Reason: "gives the placeholder of a secret that the workspace uses; the value stays outside",
+		}),
+	},
 	// Who may run commands may have the files that commands have.
 	{
 		Name: ReadFile, Words: "read files of", Needs: p.Run, On: Workspace, Class: Read,

@@ -1,7 +1,7 @@
 // Package carrel is the Go client of carrel, which gives every AI agent, chat and
 // user an isolated workspace on a Linux host.
 //
-// [New] makes a [Client]. Its methods Workspaces, Commands, Archives, Approvals, Audit, Tokens, Secrets, Models
+// [New] makes a [Client]. Its methods Workspaces, Commands, Archives, Approvals, Audit, Tokens, Secrets, Models, Tasks
 // and System return the generated clients of the whole API. [Client.Exec] runs one command and
 // returns its output. [Client.Start] starts a command and passes its pipes or terminal to this
 // process, so that its bytes do not pass through the daemon.
@@ -157,6 +157,11 @@ func (c *Client) Secrets() carrelv1connect.SecretServiceClient {
 // Models returns the client of carrel.v1.ModelService.
 func (c *Client) Models() carrelv1connect.ModelServiceClient {
 	return carrelv1connect.NewModelServiceClient(c.http(), c.host.baseURL(), c.opts...)
+}
+
+// Tasks returns the client of carrel.v1.TaskService.
+func (c *Client) Tasks() carrelv1connect.TaskServiceClient {
+	return carrelv1connect.NewTaskServiceClient(c.http(), c.host.baseURL(), c.opts...)
 }
 
 // Approvals returns the client of carrel.v1.ApprovalService.

@@ -135,6 +135,14 @@ var scenarios = []scenario{
 		points: []string{"daemon.effect.done", "executor.exec.cloned", "executor.exec.started", "executor.exec.settling", "executor.exec.final"},
 	},
 	{
+		name: "task", prepare: created, operation: task,
+		points: []string{
+			"daemon.intent.written", "daemon.task.spawned", "daemon.task.kept", "daemon.task.ended", "daemon.effect.done",
+			"daemon.outcome.written",
+		},
+		then: tasksEnded,
+	},
+	{
 		name: "stop", prepare: busy, operation: verb("stop"),
 		points: []string{
 			"daemon.intent.written", "daemon.stop.stopped", "daemon.effect.done",

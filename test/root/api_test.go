@@ -140,7 +140,7 @@ func methods() []protoreflect.MethodDescriptor {
 // Every method of the API, asked by a user about another user's workspace, by key and
 // by name. A method that is added is tried here without being named.
 func TestAnotherUsersWorkspace(t *testing.T) {
-	// Of one user a hundred refusals are recorded at once, so mallory has a friend.
+	// Of one user so many refusals are recorded at once: eve has those by name.
 	alice, mallory, eve := user(t, "crt-alice"), user(t, "crt-mallory"), user(t, "crt-eve")
 	key := "crt " + rand.Text()
 	if r := shared.try(alice, "", "create", key); r.code != 0 {
@@ -175,7 +175,7 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 		if slices.Contains(free, string(m.Name())) {
 			continue
 		}
-		for ref, uid := range map[string]uint32{key: mallory.Uid, d.Name: eve.Uid} {
+		for ref, who := range map[string]*syscall.Credential{key: mallory, d.Name: eve} {
 			start := `{"workspace":%[1]q,"command":{"argv":["cat","file"]}}`
 			if m.Name() == "Restore" {
 				start = `{"from":%[1]q,"key":"crt mallory"}`
@@ -191,12 +191,13 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 			}
 			body := fmt.Sprintf(
 				`{"path":"file","to":"gone","workspace":%[1]q,"workspaces":[%[1]q],"archive":%[1]q,"key":%[1]q,"command":{"argv":["cat","file"]},`+
-					`"commandId":%[2]q,"signal":9,"port":80,"size":{"rows":1,"cols":1},"purge":true,"argv":["git","push"],"start":`+start+`}`, ref, id,
+					`"commandId":%[2]q,"taskId":%[2]q,"prompt":"p","signal":9,"port":80,"size":{"rows":1,"cols":1},"purge":true,"argv":["git","push"],`+
+					`"start":`+start+`}`, ref, id,
 			)
 			// What a method does not know is refused for that and proves nothing.
 			body = known(t, m, body)
 			mark := shared.mark(t)
-			status, said := shared.ask(t, uid, m, body)
+			status, said := shared.ask(t, who.Uid, m, body)
 			if m.Name() == "Create" {
 				if ref == d.Name {
 					continue // a key like any other, of a workspace of her own
@@ -209,7 +210,7 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 			if !strings.Contains(said, "permission_denied") || strings.Contains(said, "secret-of-alice") {
 				t.Errorf("%s of %s: %d %s", m.FullName(), ref, status, said)
 			}
-			shared.recorded(t, mark, `"type":"denial"`, fmt.Sprintf(`"uid:%d"`, uid))
+			shared.recorded(t, mark, `"type":"denial"`, fmt.Sprintf(`"uid:%d"`, who.Uid))
 		}
 	}
 	for _, list := range []string{"List", "ListArchives"} {

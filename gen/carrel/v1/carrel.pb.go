@@ -8324,6 +8324,736 @@ func (x *ModelUsage) GetWhole() *ModelSums {
 	return nil
 }
 
+// Task is a program that was given a prompt.
+type Task struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of its command.
+	Id        string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Workspace string `protobuf:"bytes,2,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// Who started it.
+	Principal string `protobuf:"bytes,3,opt,name=principal,proto3" json:"principal,omitempty"`
+	// carrel or acp.
+	Protocol string `protobuf:"bytes,4,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// Without secrets.
+	Argv []string `protobuf:"bytes,5,rep,name=argv,proto3" json:"argv,omitempty"`
+	// running, completed, failed or stopped.
+	State string `protobuf:"bytes,6,opt,name=state,proto3" json:"state,omitempty"`
+	// Why it failed, or how it ended.
+	Reason      string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	BeganUnixMs int64  `protobuf:"varint,8,opt,name=began_unix_ms,json=beganUnixMs,proto3" json:"began_unix_ms,omitempty"`
+	EndedUnixMs int64  `protobuf:"varint,9,opt,name=ended_unix_ms,json=endedUnixMs,proto3" json:"ended_unix_ms,omitempty"`
+	// The number of its newest message. The oldest lost of them are no longer kept.
+	Last          int64 `protobuf:"varint,10,opt,name=last,proto3" json:"last,omitempty"`
+	Lost          int64 `protobuf:"varint,11,opt,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Task) Reset() {
+	*x = Task{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Task) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Task) ProtoMessage() {}
+
+func (x *Task) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Task.ProtoReflect.Descriptor instead.
+func (*Task) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{118}
+}
+
+func (x *Task) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Task) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *Task) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *Task) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *Task) GetArgv() []string {
+	if x != nil {
+		return x.Argv
+	}
+	return nil
+}
+
+func (x *Task) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Task) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Task) GetBeganUnixMs() int64 {
+	if x != nil {
+		return x.BeganUnixMs
+	}
+	return 0
+}
+
+func (x *Task) GetEndedUnixMs() int64 {
+	if x != nil {
+		return x.EndedUnixMs
+	}
+	return 0
+}
+
+func (x *Task) GetLast() int64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+func (x *Task) GetLost() int64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+// TaskMessage is one message of a task. They are numbered from 1 without a gap.
+type TaskMessage struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Number int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	UnixMs int64                  `protobuf:"varint,2,opt,name=unix_ms,json=unixMs,proto3" json:"unix_ms,omitempty"`
+	// prompt, message, permission, answer, key or completion.
+	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	// JSON: of a message, what the program reported.
+	Body          []byte `protobuf:"bytes,4,opt,name=body,proto3" json:"body,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskMessage) Reset() {
+	*x = TaskMessage{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskMessage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskMessage) ProtoMessage() {}
+
+func (x *TaskMessage) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskMessage.ProtoReflect.Descriptor instead.
+func (*TaskMessage) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{119}
+}
+
+func (x *TaskMessage) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *TaskMessage) GetUnixMs() int64 {
+	if x != nil {
+		return x.UnixMs
+	}
+	return 0
+}
+
+func (x *TaskMessage) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *TaskMessage) GetBody() []byte {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+type RunTaskRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// Its stdin and stdout speak the protocol.
+	Command *Command `protobuf:"bytes,2,opt,name=command,proto3" json:"command,omitempty"`
+	// carrel or acp; empty is carrel.
+	Protocol string `protobuf:"bytes,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// At most 128 KiB.
+	Prompt        string `protobuf:"bytes,4,opt,name=prompt,proto3" json:"prompt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunTaskRequest) Reset() {
+	*x = RunTaskRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunTaskRequest) ProtoMessage() {}
+
+func (x *RunTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunTaskRequest.ProtoReflect.Descriptor instead.
+func (*RunTaskRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{120}
+}
+
+func (x *RunTaskRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *RunTaskRequest) GetCommand() *Command {
+	if x != nil {
+		return x.Command
+	}
+	return nil
+}
+
+func (x *RunTaskRequest) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *RunTaskRequest) GetPrompt() string {
+	if x != nil {
+		return x.Prompt
+	}
+	return ""
+}
+
+type RunTaskResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Task          *Task                  `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunTaskResponse) Reset() {
+	*x = RunTaskResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunTaskResponse) ProtoMessage() {}
+
+func (x *RunTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunTaskResponse.ProtoReflect.Descriptor instead.
+func (*RunTaskResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{121}
+}
+
+func (x *RunTaskResponse) GetTask() *Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+type ListTasksRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workspace     string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTasksRequest) Reset() {
+	*x = ListTasksRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTasksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTasksRequest) ProtoMessage() {}
+
+func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
+func (*ListTasksRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{122}
+}
+
+func (x *ListTasksRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+type ListTasksResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tasks         []*Task                `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTasksResponse) Reset() {
+	*x = ListTasksResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTasksResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTasksResponse) ProtoMessage() {}
+
+func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTasksResponse.ProtoReflect.Descriptor instead.
+func (*ListTasksResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{123}
+}
+
+func (x *ListTasksResponse) GetTasks() []*Task {
+	if x != nil {
+		return x.Tasks
+	}
+	return nil
+}
+
+type GetTaskRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workspace     string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	TaskId        string                 `protobuf:"bytes,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTaskRequest) Reset() {
+	*x = GetTaskRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTaskRequest) ProtoMessage() {}
+
+func (x *GetTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTaskRequest.ProtoReflect.Descriptor instead.
+func (*GetTaskRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{124}
+}
+
+func (x *GetTaskRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *GetTaskRequest) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+type GetTaskResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Task          *Task                  `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTaskResponse) Reset() {
+	*x = GetTaskResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTaskResponse) ProtoMessage() {}
+
+func (x *GetTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTaskResponse.ProtoReflect.Descriptor instead.
+func (*GetTaskResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{125}
+}
+
+func (x *GetTaskResponse) GetTask() *Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+type StopTaskRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workspace     string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	TaskId        string                 `protobuf:"bytes,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StopTaskRequest) Reset() {
+	*x = StopTaskRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopTaskRequest) ProtoMessage() {}
+
+func (x *StopTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopTaskRequest.ProtoReflect.Descriptor instead.
+func (*StopTaskRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{126}
+}
+
+func (x *StopTaskRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *StopTaskRequest) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+type StopTaskResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Task          *Task                  `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StopTaskResponse) Reset() {
+	*x = StopTaskResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopTaskResponse) ProtoMessage() {}
+
+func (x *StopTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopTaskResponse.ProtoReflect.Descriptor instead.
+func (*StopTaskResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{127}
+}
+
+func (x *StopTaskResponse) GetTask() *Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+type FollowTaskRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	TaskId    string                 `protobuf:"bytes,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// Messages with greater numbers are sent.
+	After int64 `protobuf:"varint,3,opt,name=after,proto3" json:"after,omitempty"`
+	// Send what there is, and do not wait for more.
+	Now           bool `protobuf:"varint,4,opt,name=now,proto3" json:"now,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowTaskRequest) Reset() {
+	*x = FollowTaskRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowTaskRequest) ProtoMessage() {}
+
+func (x *FollowTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowTaskRequest.ProtoReflect.Descriptor instead.
+func (*FollowTaskRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{128}
+}
+
+func (x *FollowTaskRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *FollowTaskRequest) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *FollowTaskRequest) GetAfter() int64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *FollowTaskRequest) GetNow() bool {
+	if x != nil {
+		return x.Now
+	}
+	return false
+}
+
+type FollowTaskResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Message *TaskMessage           `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
+	// How many messages between the one before, or after, and this one are no longer kept.
+	Lost int64 `protobuf:"varint,2,opt,name=lost,proto3" json:"lost,omitempty"`
+	// On the last response, without a message.
+	Task          *Task `protobuf:"bytes,3,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowTaskResponse) Reset() {
+	*x = FollowTaskResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowTaskResponse) ProtoMessage() {}
+
+func (x *FollowTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowTaskResponse.ProtoReflect.Descriptor instead.
+func (*FollowTaskResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{129}
+}
+
+func (x *FollowTaskResponse) GetMessage() *TaskMessage {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *FollowTaskResponse) GetLost() int64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+func (x *FollowTaskResponse) GetTask() *Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
 type Archive struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -8348,7 +9078,7 @@ type Archive struct {
 
 func (x *Archive) Reset() {
 	*x = Archive{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8360,7 +9090,7 @@ func (x *Archive) String() string {
 func (*Archive) ProtoMessage() {}
 
 func (x *Archive) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[118]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8373,7 +9103,7 @@ func (x *Archive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Archive.ProtoReflect.Descriptor instead.
 func (*Archive) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{118}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *Archive) GetId() string {
@@ -8471,7 +9201,7 @@ type ArchiveProgress struct {
 
 func (x *ArchiveProgress) Reset() {
 	*x = ArchiveProgress{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8483,7 +9213,7 @@ func (x *ArchiveProgress) String() string {
 func (*ArchiveProgress) ProtoMessage() {}
 
 func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[119]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8496,7 +9226,7 @@ func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
 func (*ArchiveProgress) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{119}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *ArchiveProgress) GetEntries() int64 {
@@ -8529,7 +9259,7 @@ type CreateArchiveRequest struct {
 
 func (x *CreateArchiveRequest) Reset() {
 	*x = CreateArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8541,7 +9271,7 @@ func (x *CreateArchiveRequest) String() string {
 func (*CreateArchiveRequest) ProtoMessage() {}
 
 func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[120]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8554,7 +9284,7 @@ func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
 func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{120}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *CreateArchiveRequest) GetWorkspace() string {
@@ -8606,7 +9336,7 @@ type CreateArchiveResponse struct {
 
 func (x *CreateArchiveResponse) Reset() {
 	*x = CreateArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8618,7 +9348,7 @@ func (x *CreateArchiveResponse) String() string {
 func (*CreateArchiveResponse) ProtoMessage() {}
 
 func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8631,7 +9361,7 @@ func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
 func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{121}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
@@ -8708,7 +9438,7 @@ type RestoreStart struct {
 
 func (x *RestoreStart) Reset() {
 	*x = RestoreStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8720,7 +9450,7 @@ func (x *RestoreStart) String() string {
 func (*RestoreStart) ProtoMessage() {}
 
 func (x *RestoreStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8733,7 +9463,7 @@ func (x *RestoreStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
 func (*RestoreStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{122}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *RestoreStart) GetFrom() string {
@@ -8798,7 +9528,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8810,7 +9540,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8823,7 +9553,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{123}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
@@ -8880,7 +9610,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8892,7 +9622,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8905,7 +9635,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{124}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
@@ -8957,7 +9687,7 @@ type ListArchivesRequest struct {
 
 func (x *ListArchivesRequest) Reset() {
 	*x = ListArchivesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8969,7 +9699,7 @@ func (x *ListArchivesRequest) String() string {
 func (*ListArchivesRequest) ProtoMessage() {}
 
 func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8982,7 +9712,7 @@ func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
 func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{125}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{137}
 }
 
 type ListArchivesResponse struct {
@@ -8994,7 +9724,7 @@ type ListArchivesResponse struct {
 
 func (x *ListArchivesResponse) Reset() {
 	*x = ListArchivesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9006,7 +9736,7 @@ func (x *ListArchivesResponse) String() string {
 func (*ListArchivesResponse) ProtoMessage() {}
 
 func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9019,7 +9749,7 @@ func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
 func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{126}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *ListArchivesResponse) GetArchives() []*Archive {
@@ -9038,7 +9768,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9050,7 +9780,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9063,7 +9793,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{127}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *ReadArchiveRequest) GetArchive() string {
@@ -9086,7 +9816,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9098,7 +9828,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9111,7 +9841,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{128}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
@@ -9164,7 +9894,7 @@ type RemoveArchiveRequest struct {
 
 func (x *RemoveArchiveRequest) Reset() {
 	*x = RemoveArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9176,7 +9906,7 @@ func (x *RemoveArchiveRequest) String() string {
 func (*RemoveArchiveRequest) ProtoMessage() {}
 
 func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9189,7 +9919,7 @@ func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{129}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *RemoveArchiveRequest) GetArchive() string {
@@ -9207,7 +9937,7 @@ type RemoveArchiveResponse struct {
 
 func (x *RemoveArchiveResponse) Reset() {
 	*x = RemoveArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9219,7 +9949,7 @@ func (x *RemoveArchiveResponse) String() string {
 func (*RemoveArchiveResponse) ProtoMessage() {}
 
 func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9232,7 +9962,7 @@ func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{130}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{142}
 }
 
 type ReloadPolicyRequest struct {
@@ -9243,7 +9973,7 @@ type ReloadPolicyRequest struct {
 
 func (x *ReloadPolicyRequest) Reset() {
 	*x = ReloadPolicyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9255,7 +9985,7 @@ func (x *ReloadPolicyRequest) String() string {
 func (*ReloadPolicyRequest) ProtoMessage() {}
 
 func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9268,7 +9998,7 @@ func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyRequest.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{131}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{143}
 }
 
 type ReloadPolicyResponse struct {
@@ -9283,7 +10013,7 @@ type ReloadPolicyResponse struct {
 
 func (x *ReloadPolicyResponse) Reset() {
 	*x = ReloadPolicyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9295,7 +10025,7 @@ func (x *ReloadPolicyResponse) String() string {
 func (*ReloadPolicyResponse) ProtoMessage() {}
 
 func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9308,7 +10038,7 @@ func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyResponse.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{132}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{144}
 }
 
 func (x *ReloadPolicyResponse) GetOld() string {
@@ -9351,7 +10081,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9363,7 +10093,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9376,7 +10106,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{133}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{145}
 }
 
 func (x *Segment) GetText() string {
@@ -9490,7 +10220,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9502,7 +10232,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9515,7 +10245,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{134}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *Approval) GetId() string {
@@ -9757,7 +10487,7 @@ type ApprovalAnswer struct {
 
 func (x *ApprovalAnswer) Reset() {
 	*x = ApprovalAnswer{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9769,7 +10499,7 @@ func (x *ApprovalAnswer) String() string {
 func (*ApprovalAnswer) ProtoMessage() {}
 
 func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9782,7 +10512,7 @@ func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalAnswer.ProtoReflect.Descriptor instead.
 func (*ApprovalAnswer) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{135}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{147}
 }
 
 func (x *ApprovalAnswer) GetKind() string {
@@ -9838,7 +10568,7 @@ type ListApprovalsRequest struct {
 
 func (x *ListApprovalsRequest) Reset() {
 	*x = ListApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9850,7 +10580,7 @@ func (x *ListApprovalsRequest) String() string {
 func (*ListApprovalsRequest) ProtoMessage() {}
 
 func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9863,7 +10593,7 @@ func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{136}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *ListApprovalsRequest) GetState() string {
@@ -9913,7 +10643,7 @@ type ListApprovalsResponse struct {
 
 func (x *ListApprovalsResponse) Reset() {
 	*x = ListApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9925,7 +10655,7 @@ func (x *ListApprovalsResponse) String() string {
 func (*ListApprovalsResponse) ProtoMessage() {}
 
 func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9938,7 +10668,7 @@ func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{137}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{149}
 }
 
 func (x *ListApprovalsResponse) GetApprovals() []*Approval {
@@ -9964,7 +10694,7 @@ type GetApprovalRequest struct {
 
 func (x *GetApprovalRequest) Reset() {
 	*x = GetApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9976,7 +10706,7 @@ func (x *GetApprovalRequest) String() string {
 func (*GetApprovalRequest) ProtoMessage() {}
 
 func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9989,7 +10719,7 @@ func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
 func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{138}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *GetApprovalRequest) GetId() string {
@@ -10008,7 +10738,7 @@ type GetApprovalResponse struct {
 
 func (x *GetApprovalResponse) Reset() {
 	*x = GetApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10020,7 +10750,7 @@ func (x *GetApprovalResponse) String() string {
 func (*GetApprovalResponse) ProtoMessage() {}
 
 func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10033,7 +10763,7 @@ func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
 func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{139}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{151}
 }
 
 func (x *GetApprovalResponse) GetApproval() *Approval {
@@ -10060,7 +10790,7 @@ type AnswerApprovalRequest struct {
 
 func (x *AnswerApprovalRequest) Reset() {
 	*x = AnswerApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10072,7 +10802,7 @@ func (x *AnswerApprovalRequest) String() string {
 func (*AnswerApprovalRequest) ProtoMessage() {}
 
 func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10085,7 +10815,7 @@ func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalRequest.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{140}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{152}
 }
 
 func (x *AnswerApprovalRequest) GetId() string {
@@ -10125,7 +10855,7 @@ type AnswerApprovalResponse struct {
 
 func (x *AnswerApprovalResponse) Reset() {
 	*x = AnswerApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10137,7 +10867,7 @@ func (x *AnswerApprovalResponse) String() string {
 func (*AnswerApprovalResponse) ProtoMessage() {}
 
 func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10150,7 +10880,7 @@ func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalResponse.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{141}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{153}
 }
 
 func (x *AnswerApprovalResponse) GetApproval() *Approval {
@@ -10168,7 +10898,7 @@ type WatchApprovalsRequest struct {
 
 func (x *WatchApprovalsRequest) Reset() {
 	*x = WatchApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10180,7 +10910,7 @@ func (x *WatchApprovalsRequest) String() string {
 func (*WatchApprovalsRequest) ProtoMessage() {}
 
 func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10193,7 +10923,7 @@ func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{142}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{154}
 }
 
 type WatchApprovalsResponse struct {
@@ -10207,7 +10937,7 @@ type WatchApprovalsResponse struct {
 
 func (x *WatchApprovalsResponse) Reset() {
 	*x = WatchApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10219,7 +10949,7 @@ func (x *WatchApprovalsResponse) String() string {
 func (*WatchApprovalsResponse) ProtoMessage() {}
 
 func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10232,7 +10962,7 @@ func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{143}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{155}
 }
 
 func (x *WatchApprovalsResponse) GetApproval() *Approval {
@@ -10274,7 +11004,7 @@ type Permission struct {
 
 func (x *Permission) Reset() {
 	*x = Permission{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10286,7 +11016,7 @@ func (x *Permission) String() string {
 func (*Permission) ProtoMessage() {}
 
 func (x *Permission) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10299,7 +11029,7 @@ func (x *Permission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permission.ProtoReflect.Descriptor instead.
 func (*Permission) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{144}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{156}
 }
 
 func (x *Permission) GetId() string {
@@ -10401,7 +11131,7 @@ type AllowCommandRequest struct {
 
 func (x *AllowCommandRequest) Reset() {
 	*x = AllowCommandRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10413,7 +11143,7 @@ func (x *AllowCommandRequest) String() string {
 func (*AllowCommandRequest) ProtoMessage() {}
 
 func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10426,7 +11156,7 @@ func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandRequest.ProtoReflect.Descriptor instead.
 func (*AllowCommandRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{145}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{157}
 }
 
 func (x *AllowCommandRequest) GetArgv() []string {
@@ -10459,7 +11189,7 @@ type AllowCommandResponse struct {
 
 func (x *AllowCommandResponse) Reset() {
 	*x = AllowCommandResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10471,7 +11201,7 @@ func (x *AllowCommandResponse) String() string {
 func (*AllowCommandResponse) ProtoMessage() {}
 
 func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10484,7 +11214,7 @@ func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandResponse.ProtoReflect.Descriptor instead.
 func (*AllowCommandResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{146}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{158}
 }
 
 func (x *AllowCommandResponse) GetPermission() *Permission {
@@ -10504,7 +11234,7 @@ type ListPermissionsRequest struct {
 
 func (x *ListPermissionsRequest) Reset() {
 	*x = ListPermissionsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10516,7 +11246,7 @@ func (x *ListPermissionsRequest) String() string {
 func (*ListPermissionsRequest) ProtoMessage() {}
 
 func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10529,7 +11259,7 @@ func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPermissionsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{147}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{159}
 }
 
 func (x *ListPermissionsRequest) GetWorkspace() string {
@@ -10555,7 +11285,7 @@ type ListPermissionsResponse struct {
 
 func (x *ListPermissionsResponse) Reset() {
 	*x = ListPermissionsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10567,7 +11297,7 @@ func (x *ListPermissionsResponse) String() string {
 func (*ListPermissionsResponse) ProtoMessage() {}
 
 func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10580,7 +11310,7 @@ func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPermissionsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{148}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{160}
 }
 
 func (x *ListPermissionsResponse) GetPermissions() []*Permission {
@@ -10599,7 +11329,7 @@ type RevokePermissionRequest struct {
 
 func (x *RevokePermissionRequest) Reset() {
 	*x = RevokePermissionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10611,7 +11341,7 @@ func (x *RevokePermissionRequest) String() string {
 func (*RevokePermissionRequest) ProtoMessage() {}
 
 func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10624,7 +11354,7 @@ func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionRequest.ProtoReflect.Descriptor instead.
 func (*RevokePermissionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{149}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{161}
 }
 
 func (x *RevokePermissionRequest) GetId() string {
@@ -10642,7 +11372,7 @@ type RevokePermissionResponse struct {
 
 func (x *RevokePermissionResponse) Reset() {
 	*x = RevokePermissionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10654,7 +11384,7 @@ func (x *RevokePermissionResponse) String() string {
 func (*RevokePermissionResponse) ProtoMessage() {}
 
 func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10667,7 +11397,7 @@ func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionResponse.ProtoReflect.Descriptor instead.
 func (*RevokePermissionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{150}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{162}
 }
 
 type FileEntry struct {
@@ -10694,7 +11424,7 @@ type FileEntry struct {
 
 func (x *FileEntry) Reset() {
 	*x = FileEntry{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10706,7 +11436,7 @@ func (x *FileEntry) String() string {
 func (*FileEntry) ProtoMessage() {}
 
 func (x *FileEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10719,7 +11449,7 @@ func (x *FileEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileEntry.ProtoReflect.Descriptor instead.
 func (*FileEntry) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{151}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{163}
 }
 
 func (x *FileEntry) GetPath() string {
@@ -10809,7 +11539,7 @@ type FilesSummary struct {
 
 func (x *FilesSummary) Reset() {
 	*x = FilesSummary{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10821,7 +11551,7 @@ func (x *FilesSummary) String() string {
 func (*FilesSummary) ProtoMessage() {}
 
 func (x *FilesSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10834,7 +11564,7 @@ func (x *FilesSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesSummary.ProtoReflect.Descriptor instead.
 func (*FilesSummary) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{152}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{164}
 }
 
 func (x *FilesSummary) GetEntries() int64 {
@@ -10893,7 +11623,7 @@ type ReadFileRequest struct {
 
 func (x *ReadFileRequest) Reset() {
 	*x = ReadFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10905,7 +11635,7 @@ func (x *ReadFileRequest) String() string {
 func (*ReadFileRequest) ProtoMessage() {}
 
 func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10918,7 +11648,7 @@ func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
 func (*ReadFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{153}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{165}
 }
 
 func (x *ReadFileRequest) GetWorkspace() string {
@@ -10969,7 +11699,7 @@ type ReadFileResponse struct {
 
 func (x *ReadFileResponse) Reset() {
 	*x = ReadFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10981,7 +11711,7 @@ func (x *ReadFileResponse) String() string {
 func (*ReadFileResponse) ProtoMessage() {}
 
 func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10994,7 +11724,7 @@ func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
 func (*ReadFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{154}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{166}
 }
 
 func (x *ReadFileResponse) GetKind() isReadFileResponse_Kind {
@@ -11055,7 +11785,7 @@ type WriteFileStart struct {
 
 func (x *WriteFileStart) Reset() {
 	*x = WriteFileStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11067,7 +11797,7 @@ func (x *WriteFileStart) String() string {
 func (*WriteFileStart) ProtoMessage() {}
 
 func (x *WriteFileStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11080,7 +11810,7 @@ func (x *WriteFileStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileStart.ProtoReflect.Descriptor instead.
 func (*WriteFileStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{155}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{167}
 }
 
 func (x *WriteFileStart) GetWorkspace() string {
@@ -11139,7 +11869,7 @@ type WriteFileRequest struct {
 
 func (x *WriteFileRequest) Reset() {
 	*x = WriteFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11151,7 +11881,7 @@ func (x *WriteFileRequest) String() string {
 func (*WriteFileRequest) ProtoMessage() {}
 
 func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11164,7 +11894,7 @@ func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileRequest.ProtoReflect.Descriptor instead.
 func (*WriteFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{156}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{168}
 }
 
 func (x *WriteFileRequest) GetKind() isWriteFileRequest_Kind {
@@ -11234,7 +11964,7 @@ type WriteFileResponse struct {
 
 func (x *WriteFileResponse) Reset() {
 	*x = WriteFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11246,7 +11976,7 @@ func (x *WriteFileResponse) String() string {
 func (*WriteFileResponse) ProtoMessage() {}
 
 func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11259,7 +11989,7 @@ func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileResponse.ProtoReflect.Descriptor instead.
 func (*WriteFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{157}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{169}
 }
 
 func (x *WriteFileResponse) GetFile() *FileEntry {
@@ -11288,7 +12018,7 @@ type ListFilesRequest struct {
 
 func (x *ListFilesRequest) Reset() {
 	*x = ListFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11300,7 +12030,7 @@ func (x *ListFilesRequest) String() string {
 func (*ListFilesRequest) ProtoMessage() {}
 
 func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11313,7 +12043,7 @@ func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
 func (*ListFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{158}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{170}
 }
 
 func (x *ListFilesRequest) GetWorkspace() string {
@@ -11380,7 +12110,7 @@ type ListFilesResponse struct {
 
 func (x *ListFilesResponse) Reset() {
 	*x = ListFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11392,7 +12122,7 @@ func (x *ListFilesResponse) String() string {
 func (*ListFilesResponse) ProtoMessage() {}
 
 func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11405,7 +12135,7 @@ func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
 func (*ListFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{159}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{171}
 }
 
 func (x *ListFilesResponse) GetFile() *FileEntry {
@@ -11449,7 +12179,7 @@ type StatFileRequest struct {
 
 func (x *StatFileRequest) Reset() {
 	*x = StatFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11461,7 +12191,7 @@ func (x *StatFileRequest) String() string {
 func (*StatFileRequest) ProtoMessage() {}
 
 func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11474,7 +12204,7 @@ func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileRequest.ProtoReflect.Descriptor instead.
 func (*StatFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{160}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{172}
 }
 
 func (x *StatFileRequest) GetWorkspace() string {
@@ -11514,7 +12244,7 @@ type StatFileResponse struct {
 
 func (x *StatFileResponse) Reset() {
 	*x = StatFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11526,7 +12256,7 @@ func (x *StatFileResponse) String() string {
 func (*StatFileResponse) ProtoMessage() {}
 
 func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11539,7 +12269,7 @@ func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileResponse.ProtoReflect.Descriptor instead.
 func (*StatFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{161}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{173}
 }
 
 func (x *StatFileResponse) GetFile() *FileEntry {
@@ -11563,7 +12293,7 @@ type MakeDirectoryRequest struct {
 
 func (x *MakeDirectoryRequest) Reset() {
 	*x = MakeDirectoryRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11575,7 +12305,7 @@ func (x *MakeDirectoryRequest) String() string {
 func (*MakeDirectoryRequest) ProtoMessage() {}
 
 func (x *MakeDirectoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11588,7 +12318,7 @@ func (x *MakeDirectoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeDirectoryRequest.ProtoReflect.Descriptor instead.
 func (*MakeDirectoryRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{162}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{174}
 }
 
 func (x *MakeDirectoryRequest) GetWorkspace() string {
@@ -11634,7 +12364,7 @@ type MakeDirectoryResponse struct {
 
 func (x *MakeDirectoryResponse) Reset() {
 	*x = MakeDirectoryResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11646,7 +12376,7 @@ func (x *MakeDirectoryResponse) String() string {
 func (*MakeDirectoryResponse) ProtoMessage() {}
 
 func (x *MakeDirectoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11659,7 +12389,7 @@ func (x *MakeDirectoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeDirectoryResponse.ProtoReflect.Descriptor instead.
 func (*MakeDirectoryResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{163}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{175}
 }
 
 type MoveFileRequest struct {
@@ -11679,7 +12409,7 @@ type MoveFileRequest struct {
 
 func (x *MoveFileRequest) Reset() {
 	*x = MoveFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11691,7 +12421,7 @@ func (x *MoveFileRequest) String() string {
 func (*MoveFileRequest) ProtoMessage() {}
 
 func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11704,7 +12434,7 @@ func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileRequest.ProtoReflect.Descriptor instead.
 func (*MoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{164}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{176}
 }
 
 func (x *MoveFileRequest) GetWorkspace() string {
@@ -11764,7 +12494,7 @@ type MoveFileResponse struct {
 
 func (x *MoveFileResponse) Reset() {
 	*x = MoveFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11776,7 +12506,7 @@ func (x *MoveFileResponse) String() string {
 func (*MoveFileResponse) ProtoMessage() {}
 
 func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11789,7 +12519,7 @@ func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileResponse.ProtoReflect.Descriptor instead.
 func (*MoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{165}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{177}
 }
 
 type RemoveFileRequest struct {
@@ -11805,7 +12535,7 @@ type RemoveFileRequest struct {
 
 func (x *RemoveFileRequest) Reset() {
 	*x = RemoveFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[178]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11817,7 +12547,7 @@ func (x *RemoveFileRequest) String() string {
 func (*RemoveFileRequest) ProtoMessage() {}
 
 func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[178]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11830,7 +12560,7 @@ func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileRequest.ProtoReflect.Descriptor instead.
 func (*RemoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{166}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{178}
 }
 
 func (x *RemoveFileRequest) GetWorkspace() string {
@@ -11869,7 +12599,7 @@ type RemoveFileResponse struct {
 
 func (x *RemoveFileResponse) Reset() {
 	*x = RemoveFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[179]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11881,7 +12611,7 @@ func (x *RemoveFileResponse) String() string {
 func (*RemoveFileResponse) ProtoMessage() {}
 
 func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[179]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11894,7 +12624,7 @@ func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileResponse.ProtoReflect.Descriptor instead.
 func (*RemoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{167}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{179}
 }
 
 type PackFilesRequest struct {
@@ -11910,7 +12640,7 @@ type PackFilesRequest struct {
 
 func (x *PackFilesRequest) Reset() {
 	*x = PackFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[180]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11922,7 +12652,7 @@ func (x *PackFilesRequest) String() string {
 func (*PackFilesRequest) ProtoMessage() {}
 
 func (x *PackFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[180]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11935,7 +12665,7 @@ func (x *PackFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackFilesRequest.ProtoReflect.Descriptor instead.
 func (*PackFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{168}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{180}
 }
 
 func (x *PackFilesRequest) GetWorkspace() string {
@@ -11979,7 +12709,7 @@ type PackFilesResponse struct {
 
 func (x *PackFilesResponse) Reset() {
 	*x = PackFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[181]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11991,7 +12721,7 @@ func (x *PackFilesResponse) String() string {
 func (*PackFilesResponse) ProtoMessage() {}
 
 func (x *PackFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[181]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12004,7 +12734,7 @@ func (x *PackFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackFilesResponse.ProtoReflect.Descriptor instead.
 func (*PackFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{169}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{181}
 }
 
 func (x *PackFilesResponse) GetKind() isPackFilesResponse_Kind {
@@ -12062,7 +12792,7 @@ type UnpackFilesStart struct {
 
 func (x *UnpackFilesStart) Reset() {
 	*x = UnpackFilesStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[182]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12074,7 +12804,7 @@ func (x *UnpackFilesStart) String() string {
 func (*UnpackFilesStart) ProtoMessage() {}
 
 func (x *UnpackFilesStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[182]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12087,7 +12817,7 @@ func (x *UnpackFilesStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesStart.ProtoReflect.Descriptor instead.
 func (*UnpackFilesStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{170}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{182}
 }
 
 func (x *UnpackFilesStart) GetWorkspace() string {
@@ -12132,7 +12862,7 @@ type UnpackFilesRequest struct {
 
 func (x *UnpackFilesRequest) Reset() {
 	*x = UnpackFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[183]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12144,7 +12874,7 @@ func (x *UnpackFilesRequest) String() string {
 func (*UnpackFilesRequest) ProtoMessage() {}
 
 func (x *UnpackFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[183]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12157,7 +12887,7 @@ func (x *UnpackFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesRequest.ProtoReflect.Descriptor instead.
 func (*UnpackFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{171}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{183}
 }
 
 func (x *UnpackFilesRequest) GetKind() isUnpackFilesRequest_Kind {
@@ -12227,7 +12957,7 @@ type UnpackFilesResponse struct {
 
 func (x *UnpackFilesResponse) Reset() {
 	*x = UnpackFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[184]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12239,7 +12969,7 @@ func (x *UnpackFilesResponse) String() string {
 func (*UnpackFilesResponse) ProtoMessage() {}
 
 func (x *UnpackFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[184]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12252,7 +12982,7 @@ func (x *UnpackFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesResponse.ProtoReflect.Descriptor instead.
 func (*UnpackFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{172}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{184}
 }
 
 func (x *UnpackFilesResponse) GetSummary() *FilesSummary {
@@ -12282,7 +13012,7 @@ type SearchFilesRequest struct {
 
 func (x *SearchFilesRequest) Reset() {
 	*x = SearchFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[185]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12294,7 +13024,7 @@ func (x *SearchFilesRequest) String() string {
 func (*SearchFilesRequest) ProtoMessage() {}
 
 func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[185]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12307,7 +13037,7 @@ func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesRequest.ProtoReflect.Descriptor instead.
 func (*SearchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{173}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{185}
 }
 
 func (x *SearchFilesRequest) GetWorkspace() string {
@@ -12371,7 +13101,7 @@ type SearchFilesResponse struct {
 
 func (x *SearchFilesResponse) Reset() {
 	*x = SearchFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[186]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12383,7 +13113,7 @@ func (x *SearchFilesResponse) String() string {
 func (*SearchFilesResponse) ProtoMessage() {}
 
 func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[186]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12396,7 +13126,7 @@ func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesResponse.ProtoReflect.Descriptor instead.
 func (*SearchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{174}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{186}
 }
 
 func (x *SearchFilesResponse) GetMatches() []*FileEntry {
@@ -12434,7 +13164,7 @@ type WatchFilesRequest struct {
 
 func (x *WatchFilesRequest) Reset() {
 	*x = WatchFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[187]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12446,7 +13176,7 @@ func (x *WatchFilesRequest) String() string {
 func (*WatchFilesRequest) ProtoMessage() {}
 
 func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[187]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12459,7 +13189,7 @@ func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesRequest.ProtoReflect.Descriptor instead.
 func (*WatchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{175}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{187}
 }
 
 func (x *WatchFilesRequest) GetWorkspace() string {
@@ -12499,7 +13229,7 @@ type WatchFilesResponse struct {
 
 func (x *WatchFilesResponse) Reset() {
 	*x = WatchFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[188]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12511,7 +13241,7 @@ func (x *WatchFilesResponse) String() string {
 func (*WatchFilesResponse) ProtoMessage() {}
 
 func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[188]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12524,7 +13254,7 @@ func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesResponse.ProtoReflect.Descriptor instead.
 func (*WatchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{176}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{188}
 }
 
 func (x *WatchFilesResponse) GetEvents() []*FileEvent {
@@ -12548,7 +13278,7 @@ type FileEvent struct {
 
 func (x *FileEvent) Reset() {
 	*x = FileEvent{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[189]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12560,7 +13290,7 @@ func (x *FileEvent) String() string {
 func (*FileEvent) ProtoMessage() {}
 
 func (x *FileEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[189]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12573,7 +13303,7 @@ func (x *FileEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileEvent.ProtoReflect.Descriptor instead.
 func (*FileEvent) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{177}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{189}
 }
 
 func (x *FileEvent) GetPath() string {
@@ -13244,7 +13974,55 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06models\x18\x04 \x03(\v2\x13.carrel.v1.ModelUseR\x06models\x12.\n" +
 	"\x06budget\x18\x05 \x01(\v2\x16.carrel.v1.ModelBudgetR\x06budget\x12*\n" +
 	"\x05today\x18\x06 \x01(\v2\x14.carrel.v1.ModelSumsR\x05today\x12*\n" +
-	"\x05whole\x18\a \x01(\v2\x14.carrel.v1.ModelSumsR\x05whole\"\xd0\x02\n" +
+	"\x05whole\x18\a \x01(\v2\x14.carrel.v1.ModelSumsR\x05whole\"\xa0\x02\n" +
+	"\x04Task\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
+	"\tworkspace\x18\x02 \x01(\tR\tworkspace\x12\x1c\n" +
+	"\tprincipal\x18\x03 \x01(\tR\tprincipal\x12\x1a\n" +
+	"\bprotocol\x18\x04 \x01(\tR\bprotocol\x12\x12\n" +
+	"\x04argv\x18\x05 \x03(\tR\x04argv\x12\x14\n" +
+	"\x05state\x18\x06 \x01(\tR\x05state\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\"\n" +
+	"\rbegan_unix_ms\x18\b \x01(\x03R\vbeganUnixMs\x12\"\n" +
+	"\rended_unix_ms\x18\t \x01(\x03R\vendedUnixMs\x12\x12\n" +
+	"\x04last\x18\n" +
+	" \x01(\x03R\x04last\x12\x12\n" +
+	"\x04lost\x18\v \x01(\x03R\x04lost\"f\n" +
+	"\vTaskMessage\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x17\n" +
+	"\aunix_ms\x18\x02 \x01(\x03R\x06unixMs\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04body\x18\x04 \x01(\fR\x04body\"\x90\x01\n" +
+	"\x0eRunTaskRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12,\n" +
+	"\acommand\x18\x02 \x01(\v2\x12.carrel.v1.CommandR\acommand\x12\x1a\n" +
+	"\bprotocol\x18\x03 \x01(\tR\bprotocol\x12\x16\n" +
+	"\x06prompt\x18\x04 \x01(\tR\x06prompt\"6\n" +
+	"\x0fRunTaskResponse\x12#\n" +
+	"\x04task\x18\x01 \x01(\v2\x0f.carrel.v1.TaskR\x04task\"0\n" +
+	"\x10ListTasksRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\":\n" +
+	"\x11ListTasksResponse\x12%\n" +
+	"\x05tasks\x18\x01 \x03(\v2\x0f.carrel.v1.TaskR\x05tasks\"G\n" +
+	"\x0eGetTaskRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x17\n" +
+	"\atask_id\x18\x02 \x01(\tR\x06taskId\"6\n" +
+	"\x0fGetTaskResponse\x12#\n" +
+	"\x04task\x18\x01 \x01(\v2\x0f.carrel.v1.TaskR\x04task\"H\n" +
+	"\x0fStopTaskRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x17\n" +
+	"\atask_id\x18\x02 \x01(\tR\x06taskId\"7\n" +
+	"\x10StopTaskResponse\x12#\n" +
+	"\x04task\x18\x01 \x01(\v2\x0f.carrel.v1.TaskR\x04task\"r\n" +
+	"\x11FollowTaskRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x17\n" +
+	"\atask_id\x18\x02 \x01(\tR\x06taskId\x12\x14\n" +
+	"\x05after\x18\x03 \x01(\x03R\x05after\x12\x10\n" +
+	"\x03now\x18\x04 \x01(\bR\x03now\"\x7f\n" +
+	"\x12FollowTaskResponse\x120\n" +
+	"\amessage\x18\x01 \x01(\v2\x16.carrel.v1.TaskMessageR\amessage\x12\x12\n" +
+	"\x04lost\x18\x02 \x01(\x03R\x04lost\x12#\n" +
+	"\x04task\x18\x03 \x01(\v2\x0f.carrel.v1.TaskR\x04task\"\xd0\x02\n" +
 	"\aArchive\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\tworkspace\x18\x02 \x01(\tR\tworkspace\x12\x10\n" +
@@ -13621,7 +14399,14 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\n" +
 	"ListModels\x12\x1c.carrel.v1.ListModelsRequest\x1a\x1d.carrel.v1.ListModelsResponse\x12I\n" +
 	"\n" +
-	"ModelUsage\x12\x1c.carrel.v1.ModelUsageRequest\x1a\x1d.carrel.v1.ModelUsageResponse2\xeb\x04\n" +
+	"ModelUsage\x12\x1c.carrel.v1.ModelUsageRequest\x1a\x1d.carrel.v1.ModelUsageResponse2\xeb\x02\n" +
+	"\vTaskService\x12@\n" +
+	"\aRunTask\x12\x19.carrel.v1.RunTaskRequest\x1a\x1a.carrel.v1.RunTaskResponse\x12F\n" +
+	"\tListTasks\x12\x1b.carrel.v1.ListTasksRequest\x1a\x1c.carrel.v1.ListTasksResponse\x12@\n" +
+	"\aGetTask\x12\x19.carrel.v1.GetTaskRequest\x1a\x1a.carrel.v1.GetTaskResponse\x12C\n" +
+	"\bStopTask\x12\x1a.carrel.v1.StopTaskRequest\x1a\x1b.carrel.v1.StopTaskResponse\x12K\n" +
+	"\n" +
+	"FollowTask\x12\x1c.carrel.v1.FollowTaskRequest\x1a\x1d.carrel.v1.FollowTaskResponse0\x012\xeb\x04\n" +
 	"\x0fApprovalService\x12R\n" +
 	"\rListApprovals\x12\x1f.carrel.v1.ListApprovalsRequest\x1a .carrel.v1.ListApprovalsResponse\x12L\n" +
 	"\vGetApproval\x12\x1d.carrel.v1.GetApprovalRequest\x1a\x1e.carrel.v1.GetApprovalResponse\x12U\n" +
@@ -13647,7 +14432,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 179)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 191)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -13767,67 +14552,79 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*ModelUsageRequest)(nil),        // 115: carrel.v1.ModelUsageRequest
 	(*ModelUsageResponse)(nil),       // 116: carrel.v1.ModelUsageResponse
 	(*ModelUsage)(nil),               // 117: carrel.v1.ModelUsage
-	(*Archive)(nil),                  // 118: carrel.v1.Archive
-	(*ArchiveProgress)(nil),          // 119: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),     // 120: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil),    // 121: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),             // 122: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),           // 123: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),          // 124: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),      // 125: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),     // 126: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),       // 127: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),      // 128: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),     // 129: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil),    // 130: carrel.v1.RemoveArchiveResponse
-	(*ReloadPolicyRequest)(nil),      // 131: carrel.v1.ReloadPolicyRequest
-	(*ReloadPolicyResponse)(nil),     // 132: carrel.v1.ReloadPolicyResponse
-	(*Segment)(nil),                  // 133: carrel.v1.Segment
-	(*Approval)(nil),                 // 134: carrel.v1.Approval
-	(*ApprovalAnswer)(nil),           // 135: carrel.v1.ApprovalAnswer
-	(*ListApprovalsRequest)(nil),     // 136: carrel.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),    // 137: carrel.v1.ListApprovalsResponse
-	(*GetApprovalRequest)(nil),       // 138: carrel.v1.GetApprovalRequest
-	(*GetApprovalResponse)(nil),      // 139: carrel.v1.GetApprovalResponse
-	(*AnswerApprovalRequest)(nil),    // 140: carrel.v1.AnswerApprovalRequest
-	(*AnswerApprovalResponse)(nil),   // 141: carrel.v1.AnswerApprovalResponse
-	(*WatchApprovalsRequest)(nil),    // 142: carrel.v1.WatchApprovalsRequest
-	(*WatchApprovalsResponse)(nil),   // 143: carrel.v1.WatchApprovalsResponse
-	(*Permission)(nil),               // 144: carrel.v1.Permission
-	(*AllowCommandRequest)(nil),      // 145: carrel.v1.AllowCommandRequest
-	(*AllowCommandResponse)(nil),     // 146: carrel.v1.AllowCommandResponse
-	(*ListPermissionsRequest)(nil),   // 147: carrel.v1.ListPermissionsRequest
-	(*ListPermissionsResponse)(nil),  // 148: carrel.v1.ListPermissionsResponse
-	(*RevokePermissionRequest)(nil),  // 149: carrel.v1.RevokePermissionRequest
-	(*RevokePermissionResponse)(nil), // 150: carrel.v1.RevokePermissionResponse
-	(*FileEntry)(nil),                // 151: carrel.v1.FileEntry
-	(*FilesSummary)(nil),             // 152: carrel.v1.FilesSummary
-	(*ReadFileRequest)(nil),          // 153: carrel.v1.ReadFileRequest
-	(*ReadFileResponse)(nil),         // 154: carrel.v1.ReadFileResponse
-	(*WriteFileStart)(nil),           // 155: carrel.v1.WriteFileStart
-	(*WriteFileRequest)(nil),         // 156: carrel.v1.WriteFileRequest
-	(*WriteFileResponse)(nil),        // 157: carrel.v1.WriteFileResponse
-	(*ListFilesRequest)(nil),         // 158: carrel.v1.ListFilesRequest
-	(*ListFilesResponse)(nil),        // 159: carrel.v1.ListFilesResponse
-	(*StatFileRequest)(nil),          // 160: carrel.v1.StatFileRequest
-	(*StatFileResponse)(nil),         // 161: carrel.v1.StatFileResponse
-	(*MakeDirectoryRequest)(nil),     // 162: carrel.v1.MakeDirectoryRequest
-	(*MakeDirectoryResponse)(nil),    // 163: carrel.v1.MakeDirectoryResponse
-	(*MoveFileRequest)(nil),          // 164: carrel.v1.MoveFileRequest
-	(*MoveFileResponse)(nil),         // 165: carrel.v1.MoveFileResponse
-	(*RemoveFileRequest)(nil),        // 166: carrel.v1.RemoveFileRequest
-	(*RemoveFileResponse)(nil),       // 167: carrel.v1.RemoveFileResponse
-	(*PackFilesRequest)(nil),         // 168: carrel.v1.PackFilesRequest
-	(*PackFilesResponse)(nil),        // 169: carrel.v1.PackFilesResponse
-	(*UnpackFilesStart)(nil),         // 170: carrel.v1.UnpackFilesStart
-	(*UnpackFilesRequest)(nil),       // 171: carrel.v1.UnpackFilesRequest
-	(*UnpackFilesResponse)(nil),      // 172: carrel.v1.UnpackFilesResponse
-	(*SearchFilesRequest)(nil),       // 173: carrel.v1.SearchFilesRequest
-	(*SearchFilesResponse)(nil),      // 174: carrel.v1.SearchFilesResponse
-	(*WatchFilesRequest)(nil),        // 175: carrel.v1.WatchFilesRequest
-	(*WatchFilesResponse)(nil),       // 176: carrel.v1.WatchFilesResponse
-	(*FileEvent)(nil),                // 177: carrel.v1.FileEvent
-	nil,                              // 178: carrel.v1.Command.EnvEntry
+	(*Task)(nil),                     // 118: carrel.v1.Task
+	(*TaskMessage)(nil),              // 119: carrel.v1.TaskMessage
+	(*RunTaskRequest)(nil),           // 120: carrel.v1.RunTaskRequest
+	(*RunTaskResponse)(nil),          // 121: carrel.v1.RunTaskResponse
+	(*ListTasksRequest)(nil),         // 122: carrel.v1.ListTasksRequest
+	(*ListTasksResponse)(nil),        // 123: carrel.v1.ListTasksResponse
+	(*GetTaskRequest)(nil),           // 124: carrel.v1.GetTaskRequest
+	(*GetTaskResponse)(nil),          // 125: carrel.v1.GetTaskResponse
+	(*StopTaskRequest)(nil),          // 126: carrel.v1.StopTaskRequest
+	(*StopTaskResponse)(nil),         // 127: carrel.v1.StopTaskResponse
+	(*FollowTaskRequest)(nil),        // 128: carrel.v1.FollowTaskRequest
+	(*FollowTaskResponse)(nil),       // 129: carrel.v1.FollowTaskResponse
+	(*Archive)(nil),                  // 130: carrel.v1.Archive
+	(*ArchiveProgress)(nil),          // 131: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),     // 132: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil),    // 133: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),             // 134: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),           // 135: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),          // 136: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),      // 137: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),     // 138: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),       // 139: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),      // 140: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),     // 141: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil),    // 142: carrel.v1.RemoveArchiveResponse
+	(*ReloadPolicyRequest)(nil),      // 143: carrel.v1.ReloadPolicyRequest
+	(*ReloadPolicyResponse)(nil),     // 144: carrel.v1.ReloadPolicyResponse
+	(*Segment)(nil),                  // 145: carrel.v1.Segment
+	(*Approval)(nil),                 // 146: carrel.v1.Approval
+	(*ApprovalAnswer)(nil),           // 147: carrel.v1.ApprovalAnswer
+	(*ListApprovalsRequest)(nil),     // 148: carrel.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),    // 149: carrel.v1.ListApprovalsResponse
+	(*GetApprovalRequest)(nil),       // 150: carrel.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 151: carrel.v1.GetApprovalResponse
+	(*AnswerApprovalRequest)(nil),    // 152: carrel.v1.AnswerApprovalRequest
+	(*AnswerApprovalResponse)(nil),   // 153: carrel.v1.AnswerApprovalResponse
+	(*WatchApprovalsRequest)(nil),    // 154: carrel.v1.WatchApprovalsRequest
+	(*WatchApprovalsResponse)(nil),   // 155: carrel.v1.WatchApprovalsResponse
+	(*Permission)(nil),               // 156: carrel.v1.Permission
+	(*AllowCommandRequest)(nil),      // 157: carrel.v1.AllowCommandRequest
+	(*AllowCommandResponse)(nil),     // 158: carrel.v1.AllowCommandResponse
+	(*ListPermissionsRequest)(nil),   // 159: carrel.v1.ListPermissionsRequest
+	(*ListPermissionsResponse)(nil),  // 160: carrel.v1.ListPermissionsResponse
+	(*RevokePermissionRequest)(nil),  // 161: carrel.v1.RevokePermissionRequest
+	(*RevokePermissionResponse)(nil), // 162: carrel.v1.RevokePermissionResponse
+	(*FileEntry)(nil),                // 163: carrel.v1.FileEntry
+	(*FilesSummary)(nil),             // 164: carrel.v1.FilesSummary
+	(*ReadFileRequest)(nil),          // 165: carrel.v1.ReadFileRequest
+	(*ReadFileResponse)(nil),         // 166: carrel.v1.ReadFileResponse
+	(*WriteFileStart)(nil),           // 167: carrel.v1.WriteFileStart
+	(*WriteFileRequest)(nil),         // 168: carrel.v1.WriteFileRequest
+	(*WriteFileResponse)(nil),        // 169: carrel.v1.WriteFileResponse
+	(*ListFilesRequest)(nil),         // 170: carrel.v1.ListFilesRequest
+	(*ListFilesResponse)(nil),        // 171: carrel.v1.ListFilesResponse
+	(*StatFileRequest)(nil),          // 172: carrel.v1.StatFileRequest
+	(*StatFileResponse)(nil),         // 173: carrel.v1.StatFileResponse
+	(*MakeDirectoryRequest)(nil),     // 174: carrel.v1.MakeDirectoryRequest
+	(*MakeDirectoryResponse)(nil),    // 175: carrel.v1.MakeDirectoryResponse
+	(*MoveFileRequest)(nil),          // 176: carrel.v1.MoveFileRequest
+	(*MoveFileResponse)(nil),         // 177: carrel.v1.MoveFileResponse
+	(*RemoveFileRequest)(nil),        // 178: carrel.v1.RemoveFileRequest
+	(*RemoveFileResponse)(nil),       // 179: carrel.v1.RemoveFileResponse
+	(*PackFilesRequest)(nil),         // 180: carrel.v1.PackFilesRequest
+	(*PackFilesResponse)(nil),        // 181: carrel.v1.PackFilesResponse
+	(*UnpackFilesStart)(nil),         // 182: carrel.v1.UnpackFilesStart
+	(*UnpackFilesRequest)(nil),       // 183: carrel.v1.UnpackFilesRequest
+	(*UnpackFilesResponse)(nil),      // 184: carrel.v1.UnpackFilesResponse
+	(*SearchFilesRequest)(nil),       // 185: carrel.v1.SearchFilesRequest
+	(*SearchFilesResponse)(nil),      // 186: carrel.v1.SearchFilesResponse
+	(*WatchFilesRequest)(nil),        // 187: carrel.v1.WatchFilesRequest
+	(*WatchFilesResponse)(nil),       // 188: carrel.v1.WatchFilesResponse
+	(*FileEvent)(nil),                // 189: carrel.v1.FileEvent
+	nil,                              // 190: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -13859,7 +14656,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	34,  // 26: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
 	37,  // 27: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
 	3,   // 28: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	178, // 29: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	190, // 29: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
 	42,  // 30: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
 	43,  // 31: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
 	42,  // 32: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
@@ -13905,177 +14702,194 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	5,   // 72: carrel.v1.ModelUsage.budget:type_name -> carrel.v1.ModelBudget
 	113, // 73: carrel.v1.ModelUsage.today:type_name -> carrel.v1.ModelSums
 	113, // 74: carrel.v1.ModelUsage.whole:type_name -> carrel.v1.ModelSums
-	0,   // 75: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	119, // 76: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	118, // 77: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,   // 78: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	122, // 79: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	119, // 80: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,   // 81: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	118, // 82: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	118, // 83: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	133, // 84: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
-	135, // 85: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
-	134, // 86: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
-	134, // 87: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
-	134, // 88: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
-	134, // 89: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
-	144, // 90: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
-	144, // 91: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	151, // 92: carrel.v1.ReadFileResponse.file:type_name -> carrel.v1.FileEntry
-	155, // 93: carrel.v1.WriteFileRequest.start:type_name -> carrel.v1.WriteFileStart
-	151, // 94: carrel.v1.WriteFileResponse.file:type_name -> carrel.v1.FileEntry
-	151, // 95: carrel.v1.ListFilesResponse.file:type_name -> carrel.v1.FileEntry
-	151, // 96: carrel.v1.ListFilesResponse.entries:type_name -> carrel.v1.FileEntry
-	151, // 97: carrel.v1.StatFileResponse.file:type_name -> carrel.v1.FileEntry
-	152, // 98: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
-	170, // 99: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
-	152, // 100: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
-	151, // 101: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
-	177, // 102: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
-	6,   // 103: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	8,   // 104: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	10,  // 105: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	16,  // 106: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	18,  // 107: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	40,  // 108: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	19,  // 109: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
-	21,  // 110: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	23,  // 111: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	25,  // 112: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	27,  // 113: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
-	30,  // 114: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
-	33,  // 115: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	36,  // 116: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	44,  // 117: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	48,  // 118: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	50,  // 119: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	55,  // 120: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	53,  // 121: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
-	57,  // 122: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	59,  // 123: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	61,  // 124: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	63,  // 125: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	65,  // 126: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	71,  // 127: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	69,  // 128: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
-	120, // 129: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	123, // 130: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	125, // 131: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	127, // 132: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	129, // 133: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	153, // 134: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
-	156, // 135: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
-	158, // 136: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
-	160, // 137: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
-	162, // 138: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
-	164, // 139: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
-	166, // 140: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
-	168, // 141: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
-	171, // 142: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
-	173, // 143: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
-	175, // 144: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
-	73,  // 145: carrel.v1.PortService.Publish:input_type -> carrel.v1.PublishRequest
-	76,  // 146: carrel.v1.PortService.Connect:input_type -> carrel.v1.ConnectRequest
-	78,  // 147: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	86,  // 148: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	80,  // 149: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	83,  // 150: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	91,  // 151: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	93,  // 152: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	95,  // 153: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	97,  // 154: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	99,  // 155: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	102, // 156: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
-	104, // 157: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
-	106, // 158: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
-	108, // 159: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
-	110, // 160: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
-	115, // 161: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
-	136, // 162: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	138, // 163: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	140, // 164: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	142, // 165: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	145, // 166: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
-	147, // 167: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	149, // 168: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	88,  // 169: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	131, // 170: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	13,  // 171: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	7,   // 172: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	9,   // 173: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	11,  // 174: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	17,  // 175: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	39,  // 176: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	41,  // 177: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	20,  // 178: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
-	22,  // 179: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	24,  // 180: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	26,  // 181: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	28,  // 182: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
-	31,  // 183: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
-	35,  // 184: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	38,  // 185: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	45,  // 186: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	49,  // 187: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	51,  // 188: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	56,  // 189: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	54,  // 190: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
-	58,  // 191: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	60,  // 192: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	62,  // 193: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	64,  // 194: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	66,  // 195: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	72,  // 196: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	70,  // 197: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
-	121, // 198: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	124, // 199: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	126, // 200: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	128, // 201: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	130, // 202: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	154, // 203: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
-	157, // 204: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
-	159, // 205: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
-	161, // 206: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
-	163, // 207: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
-	165, // 208: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
-	167, // 209: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
-	169, // 210: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
-	172, // 211: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
-	174, // 212: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
-	176, // 213: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
-	74,  // 214: carrel.v1.PortService.Publish:output_type -> carrel.v1.PublishResponse
-	77,  // 215: carrel.v1.PortService.Connect:output_type -> carrel.v1.ConnectResponse
-	79,  // 216: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	87,  // 217: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	81,  // 218: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	84,  // 219: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	92,  // 220: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	94,  // 221: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	96,  // 222: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	98,  // 223: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	100, // 224: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	103, // 225: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
-	105, // 226: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
-	107, // 227: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
-	109, // 228: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
-	111, // 229: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
-	116, // 230: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
-	137, // 231: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	139, // 232: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	141, // 233: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	143, // 234: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	146, // 235: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
-	148, // 236: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	150, // 237: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	89,  // 238: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	132, // 239: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	14,  // 240: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	172, // [172:241] is the sub-list for method output_type
-	103, // [103:172] is the sub-list for method input_type
-	103, // [103:103] is the sub-list for extension type_name
-	103, // [103:103] is the sub-list for extension extendee
-	0,   // [0:103] is the sub-list for field type_name
+	42,  // 75: carrel.v1.RunTaskRequest.command:type_name -> carrel.v1.Command
+	118, // 76: carrel.v1.RunTaskResponse.task:type_name -> carrel.v1.Task
+	118, // 77: carrel.v1.ListTasksResponse.tasks:type_name -> carrel.v1.Task
+	118, // 78: carrel.v1.GetTaskResponse.task:type_name -> carrel.v1.Task
+	118, // 79: carrel.v1.StopTaskResponse.task:type_name -> carrel.v1.Task
+	119, // 80: carrel.v1.FollowTaskResponse.message:type_name -> carrel.v1.TaskMessage
+	118, // 81: carrel.v1.FollowTaskResponse.task:type_name -> carrel.v1.Task
+	0,   // 82: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	131, // 83: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	130, // 84: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,   // 85: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	134, // 86: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	131, // 87: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,   // 88: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	130, // 89: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	130, // 90: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	145, // 91: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
+	147, // 92: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
+	146, // 93: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
+	146, // 94: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
+	146, // 95: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
+	146, // 96: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
+	156, // 97: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
+	156, // 98: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
+	163, // 99: carrel.v1.ReadFileResponse.file:type_name -> carrel.v1.FileEntry
+	167, // 100: carrel.v1.WriteFileRequest.start:type_name -> carrel.v1.WriteFileStart
+	163, // 101: carrel.v1.WriteFileResponse.file:type_name -> carrel.v1.FileEntry
+	163, // 102: carrel.v1.ListFilesResponse.file:type_name -> carrel.v1.FileEntry
+	163, // 103: carrel.v1.ListFilesResponse.entries:type_name -> carrel.v1.FileEntry
+	163, // 104: carrel.v1.StatFileResponse.file:type_name -> carrel.v1.FileEntry
+	164, // 105: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	182, // 106: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
+	164, // 107: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	163, // 108: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
+	189, // 109: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
+	6,   // 110: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	8,   // 111: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	10,  // 112: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	16,  // 113: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	18,  // 114: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	40,  // 115: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	19,  // 116: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
+	21,  // 117: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	23,  // 118: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	25,  // 119: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	27,  // 120: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
+	30,  // 121: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
+	33,  // 122: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	36,  // 123: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	44,  // 124: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	48,  // 125: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	50,  // 126: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	55,  // 127: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	53,  // 128: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	57,  // 129: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	59,  // 130: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	61,  // 131: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	63,  // 132: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	65,  // 133: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	71,  // 134: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	69,  // 135: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
+	132, // 136: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	135, // 137: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	137, // 138: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	139, // 139: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	141, // 140: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	165, // 141: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
+	168, // 142: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
+	170, // 143: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
+	172, // 144: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
+	174, // 145: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
+	176, // 146: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
+	178, // 147: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
+	180, // 148: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
+	183, // 149: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
+	185, // 150: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
+	187, // 151: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
+	73,  // 152: carrel.v1.PortService.Publish:input_type -> carrel.v1.PublishRequest
+	76,  // 153: carrel.v1.PortService.Connect:input_type -> carrel.v1.ConnectRequest
+	78,  // 154: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	86,  // 155: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	80,  // 156: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	83,  // 157: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	91,  // 158: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	93,  // 159: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	95,  // 160: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	97,  // 161: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	99,  // 162: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	102, // 163: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
+	104, // 164: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
+	106, // 165: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
+	108, // 166: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
+	110, // 167: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
+	115, // 168: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
+	120, // 169: carrel.v1.TaskService.RunTask:input_type -> carrel.v1.RunTaskRequest
+	122, // 170: carrel.v1.TaskService.ListTasks:input_type -> carrel.v1.ListTasksRequest
+	124, // 171: carrel.v1.TaskService.GetTask:input_type -> carrel.v1.GetTaskRequest
+	126, // 172: carrel.v1.TaskService.StopTask:input_type -> carrel.v1.StopTaskRequest
+	128, // 173: carrel.v1.TaskService.FollowTask:input_type -> carrel.v1.FollowTaskRequest
+	148, // 174: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	150, // 175: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	152, // 176: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	154, // 177: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	157, // 178: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
+	159, // 179: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	161, // 180: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	88,  // 181: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	143, // 182: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	13,  // 183: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	7,   // 184: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	9,   // 185: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	11,  // 186: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	17,  // 187: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	39,  // 188: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	41,  // 189: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	20,  // 190: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
+	22,  // 191: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	24,  // 192: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	26,  // 193: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	28,  // 194: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
+	31,  // 195: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
+	35,  // 196: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	38,  // 197: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	45,  // 198: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	49,  // 199: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	51,  // 200: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	56,  // 201: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	54,  // 202: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	58,  // 203: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	60,  // 204: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	62,  // 205: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	64,  // 206: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	66,  // 207: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	72,  // 208: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	70,  // 209: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
+	133, // 210: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	136, // 211: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	138, // 212: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	140, // 213: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	142, // 214: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	166, // 215: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
+	169, // 216: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
+	171, // 217: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
+	173, // 218: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
+	175, // 219: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
+	177, // 220: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
+	179, // 221: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
+	181, // 222: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
+	184, // 223: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
+	186, // 224: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
+	188, // 225: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
+	74,  // 226: carrel.v1.PortService.Publish:output_type -> carrel.v1.PublishResponse
+	77,  // 227: carrel.v1.PortService.Connect:output_type -> carrel.v1.ConnectResponse
+	79,  // 228: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	87,  // 229: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	81,  // 230: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	84,  // 231: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	92,  // 232: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	94,  // 233: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	96,  // 234: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	98,  // 235: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	100, // 236: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	103, // 237: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
+	105, // 238: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
+	107, // 239: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
+	109, // 240: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
+	111, // 241: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
+	116, // 242: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
+	121, // 243: carrel.v1.TaskService.RunTask:output_type -> carrel.v1.RunTaskResponse
+	123, // 244: carrel.v1.TaskService.ListTasks:output_type -> carrel.v1.ListTasksResponse
+	125, // 245: carrel.v1.TaskService.GetTask:output_type -> carrel.v1.GetTaskResponse
+	127, // 246: carrel.v1.TaskService.StopTask:output_type -> carrel.v1.StopTaskResponse
+	129, // 247: carrel.v1.TaskService.FollowTask:output_type -> carrel.v1.FollowTaskResponse
+	149, // 248: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	151, // 249: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	153, // 250: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	155, // 251: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	158, // 252: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
+	160, // 253: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	162, // 254: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	89,  // 255: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	144, // 256: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	14,  // 257: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	184, // [184:258] is the sub-list for method output_type
+	110, // [110:184] is the sub-list for method input_type
+	110, // [110:110] is the sub-list for extension type_name
+	110, // [110:110] is the sub-list for extension extendee
+	0,   // [0:110] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -14115,39 +14929,39 @@ func file_carrel_v1_carrel_proto_init() {
 		(*ConnectResponse_Data)(nil),
 		(*ConnectResponse_End)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[121].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[133].OneofWrappers = []any{
 		(*CreateArchiveResponse_Progress)(nil),
 		(*CreateArchiveResponse_Data)(nil),
 		(*CreateArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[123].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[135].OneofWrappers = []any{
 		(*RestoreRequest_Start)(nil),
 		(*RestoreRequest_Data)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[124].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[136].OneofWrappers = []any{
 		(*RestoreResponse_Progress)(nil),
 		(*RestoreResponse_Workspace)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[128].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[140].OneofWrappers = []any{
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[154].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[166].OneofWrappers = []any{
 		(*ReadFileResponse_Data)(nil),
 		(*ReadFileResponse_File)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[155].OneofWrappers = []any{}
-	file_carrel_v1_carrel_proto_msgTypes[156].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[167].OneofWrappers = []any{}
+	file_carrel_v1_carrel_proto_msgTypes[168].OneofWrappers = []any{
 		(*WriteFileRequest_Start)(nil),
 		(*WriteFileRequest_Data)(nil),
 		(*WriteFileRequest_Finish)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[162].OneofWrappers = []any{}
-	file_carrel_v1_carrel_proto_msgTypes[169].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[174].OneofWrappers = []any{}
+	file_carrel_v1_carrel_proto_msgTypes[181].OneofWrappers = []any{
 		(*PackFilesResponse_Data)(nil),
 		(*PackFilesResponse_Summary)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[171].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[183].OneofWrappers = []any{
 		(*UnpackFilesRequest_Start)(nil),
 		(*UnpackFilesRequest_Data)(nil),
 		(*UnpackFilesRequest_Finish)(nil),
@@ -14158,9 +14972,9 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   179,
+			NumMessages:   191,
 			NumExtensions: 0,
-			NumServices:   11,
+			NumServices:   12,
 		},
 		GoTypes:           file_carrel_v1_carrel_proto_goTypes,
 		DependencyIndexes: file_carrel_v1_carrel_proto_depIdxs,

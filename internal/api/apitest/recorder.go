@@ -309,6 +309,35 @@ func (r *Recorder) ModelUsage(_ context.Context, _ principal.Principal, ref stri
 	return nil, r.note("ModelUsage", ref)
 }
 
+// RunTask implements api.Gate.
+func (r *Recorder) RunTask(_ context.Context, _ principal.Principal, ref string, e execapi.ExecParams, protocol, prompt string) (
+	workspace.Task, error,
+) {
+	return workspace.Task{}, r.note("RunTask", ref, e, protocol, prompt)
+}
+
+// ListTasks implements api.Gate.
+func (r *Recorder) ListTasks(_ context.Context, _ principal.Principal, ref string) ([]workspace.Task, error) {
+	return nil, r.note("ListTasks", ref)
+}
+
+// Task implements api.Gate.
+func (r *Recorder) Task(_ context.Context, _ principal.Principal, ref string, task id.Command) (workspace.Task, error) {
+	return workspace.Task{}, r.note("Task", ref, task)
+}
+
+// StopTask implements api.Gate.
+func (r *Recorder) StopTask(_ context.Context, _ principal.Principal, ref string, task id.Command) (workspace.Task, error) {
+	return workspace.Task{}, r.note("StopTask", ref, task)
+}
+
+// FollowTask implements api.Gate.
+func (r *Recorder) FollowTask(_ context.Context, _ principal.Principal, ref string, task id.Command, after int64, now bool,
+	_ func(workspace.TaskMessage, int64) error,
+) (workspace.Task, error) {
+	return workspace.Task{}, r.note("FollowTask", ref, task, after, now)
+}
+
 // ListSecrets implements api.Gate.
 func (r *Recorder) ListSecrets(_ context.Context, _ principal.Principal) ([]workspace.Secret, error) {
 	return nil, r.note("ListSecrets")

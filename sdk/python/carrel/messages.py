@@ -1853,6 +1853,166 @@ class ModelUsage(Message):
 
 
 @dataclass(kw_only=True)
+class Task(Message):
+    """Task is a program that was given a prompt."""
+    # The id of its command.
+    id: str = ""
+    workspace: str = ""
+    # Who started it.
+    principal: str = ""
+    # carrel or acp.
+    protocol: str = ""
+    # Without secrets.
+    argv: list[str] = field(default_factory=list)
+    # running, completed, failed or stopped.
+    state: str = ""
+    # Why it failed, or how it ended.
+    reason: str = ""
+    began_unix_ms: int = 0
+    ended_unix_ms: int = 0
+    # The number of its newest message. The oldest lost of them are no longer kept.
+    last: int = 0
+    lost: int = 0
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("id", "id", "string", "one", None),
+        Field("workspace", "workspace", "string", "one", None),
+        Field("principal", "principal", "string", "one", None),
+        Field("protocol", "protocol", "string", "one", None),
+        Field("argv", "argv", "string", "many", None),
+        Field("state", "state", "string", "one", None),
+        Field("reason", "reason", "string", "one", None),
+        Field("began_unix_ms", "beganUnixMs", "int64", "one", None),
+        Field("ended_unix_ms", "endedUnixMs", "int64", "one", None),
+        Field("last", "last", "int64", "one", None),
+        Field("lost", "lost", "int64", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
+class TaskMessage(Message):
+    """TaskMessage is one message of a task. They are numbered from 1 without a gap."""
+    number: int = 0
+    unix_ms: int = 0
+    # prompt, message, permission, answer, key or completion.
+    kind: str = ""
+    # JSON: of a message, what the program reported.
+    body: bytes = b""
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("number", "number", "int64", "one", None),
+        Field("unix_ms", "unixMs", "int64", "one", None),
+        Field("kind", "kind", "string", "one", None),
+        Field("body", "body", "bytes", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
+class RunTaskRequest(Message):
+    workspace: str = ""
+    # Its stdin and stdout speak the protocol.
+    command: Command | None = None
+    # carrel or acp; empty is carrel.
+    protocol: str = ""
+    # At most 128 KiB.
+    prompt: str = ""
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("workspace", "workspace", "string", "one", None),
+        Field("command", "command", "message", "opt", "Command"),
+        Field("protocol", "protocol", "string", "one", None),
+        Field("prompt", "prompt", "string", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
+class RunTaskResponse(Message):
+    task: Task | None = None
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("task", "task", "message", "opt", "Task"),
+    )
+
+
+@dataclass(kw_only=True)
+class ListTasksRequest(Message):
+    workspace: str = ""
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("workspace", "workspace", "string", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
+class ListTasksResponse(Message):
+    tasks: list[Task] = field(default_factory=list)
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("tasks", "tasks", "message", "many", "Task"),
+    )
+
+
+@dataclass(kw_only=True)
+class GetTaskRequest(Message):
+    workspace: str = ""
+    task_id: str = ""
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("workspace", "workspace", "string", "one", None),
+        Field("task_id", "taskId", "string", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
+class GetTaskResponse(Message):
+    task: Task | None = None
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("task", "task", "message", "opt", "Task"),
+    )
+
+
+@dataclass(kw_only=True)
+class StopTaskRequest(Message):
+    workspace: str = ""
+    task_id: str = ""
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("workspace", "workspace", "string", "one", None),
+        Field("task_id", "taskId", "string", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
+class StopTaskResponse(Message):
+    task: Task | None = None
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("task", "task", "message", "opt", "Task"),
+    )
+
+
+@dataclass(kw_only=True)
+class FollowTaskRequest(Message):
+    workspace: str = ""
+    task_id: str = ""
+    # Messages with greater numbers are sent.
+    after: int = 0
+    # Send what there is, and do not wait for more.
+    now: bool = False
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("workspace", "workspace", "string", "one", None),
+        Field("task_id", "taskId", "string", "one", None),
+        Field("after", "after", "int64", "one", None),
+        Field("now", "now", "bool", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
+class FollowTaskResponse(Message):
+    message: TaskMessage | None = None
+    # How many messages between the one before, or after, and this one are no longer kept.
+    lost: int = 0
+    # On the last response, without a message.
+    task: Task | None = None
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("message", "message", "message", "opt", "TaskMessage"),
+        Field("lost", "lost", "int64", "one", None),
+        Field("task", "task", "message", "opt", "Task"),
+    )
+
+
+@dataclass(kw_only=True)
 class Archive(Message):
     id: str = ""
     # The workspace that it is of.
@@ -2966,6 +3126,26 @@ class ModelService:
 
     # ModelUsage says what was used: by workspaces that the caller reaches, and by owners of whom the caller reaches all.
     ModelUsage: Final[Method[ModelUsageRequest, ModelUsageResponse]] = Method("ModelService/ModelUsage", ModelUsageRequest, ModelUsageResponse, "unary", True)
+
+
+class TaskService:
+    """TaskService runs tasks: programs in workspaces that are given a prompt and report messages. See docs/tasks.md."""
+
+    # RunTask starts a task and returns once it is kept. A stopped workspace is started first. The command is judged as that
+    # of Exec; approval_wait_ms also says how long a person may take to answer what the task asks, 0 for ten minutes, and
+    # timeout_ms how long the task may take, 0 for an hour.
+    RunTask: Final[Method[RunTaskRequest, RunTaskResponse]] = Method("TaskService/RunTask", RunTaskRequest, RunTaskResponse, "unary", False)
+
+    # ListTasks lists the tasks of a workspace that are kept, the newest first.
+    ListTasks: Final[Method[ListTasksRequest, ListTasksResponse]] = Method("TaskService/ListTasks", ListTasksRequest, ListTasksResponse, "unary", True)
+
+    GetTask: Final[Method[GetTaskRequest, GetTaskResponse]] = Method("TaskService/GetTask", GetTaskRequest, GetTaskResponse, "unary", True)
+
+    # StopTask asks a task to stop, ends its program if it does not, and returns when the task has ended.
+    StopTask: Final[Method[StopTaskRequest, StopTaskResponse]] = Method("TaskService/StopTask", StopTaskRequest, StopTaskResponse, "unary", False)
+
+    # FollowTask returns the messages of a task in their order, and new ones until it ends; the last response has the task.
+    FollowTask: Final[Method[FollowTaskRequest, FollowTaskResponse]] = Method("TaskService/FollowTask", FollowTaskRequest, FollowTaskResponse, "server", False)
 
 
 class ApprovalService:

@@ -687,6 +687,65 @@ export const schema = {
     ['today', 'message', 'opt', 'ModelSums'],
     ['whole', 'message', 'opt', 'ModelSums'],
   ],
+  Task: [
+    ['id', 'string', 'one'],
+    ['workspace', 'string', 'one'],
+    ['principal', 'string', 'one'],
+    ['protocol', 'string', 'one'],
+    ['argv', 'string', 'many'],
+    ['state', 'string', 'one'],
+    ['reason', 'string', 'one'],
+    ['beganUnixMs', 'int64', 'one'],
+    ['endedUnixMs', 'int64', 'one'],
+    ['last', 'int64', 'one'],
+    ['lost', 'int64', 'one'],
+  ],
+  TaskMessage: [
+    ['number', 'int64', 'one'],
+    ['unixMs', 'int64', 'one'],
+    ['kind', 'string', 'one'],
+    ['body', 'bytes', 'one'],
+  ],
+  RunTaskRequest: [
+    ['workspace', 'string', 'one'],
+    ['command', 'message', 'opt', 'Command'],
+    ['protocol', 'string', 'one'],
+    ['prompt', 'string', 'one'],
+  ],
+  RunTaskResponse: [
+    ['task', 'message', 'opt', 'Task'],
+  ],
+  ListTasksRequest: [
+    ['workspace', 'string', 'one'],
+  ],
+  ListTasksResponse: [
+    ['tasks', 'message', 'many', 'Task'],
+  ],
+  GetTaskRequest: [
+    ['workspace', 'string', 'one'],
+    ['taskId', 'string', 'one'],
+  ],
+  GetTaskResponse: [
+    ['task', 'message', 'opt', 'Task'],
+  ],
+  StopTaskRequest: [
+    ['workspace', 'string', 'one'],
+    ['taskId', 'string', 'one'],
+  ],
+  StopTaskResponse: [
+    ['task', 'message', 'opt', 'Task'],
+  ],
+  FollowTaskRequest: [
+    ['workspace', 'string', 'one'],
+    ['taskId', 'string', 'one'],
+    ['after', 'int64', 'one'],
+    ['now', 'bool', 'one'],
+  ],
+  FollowTaskResponse: [
+    ['message', 'message', 'opt', 'TaskMessage'],
+    ['lost', 'int64', 'one'],
+    ['task', 'message', 'opt', 'Task'],
+  ],
   Archive: [
     ['id', 'string', 'one'],
     ['workspace', 'string', 'one'],
@@ -1381,6 +1440,38 @@ export const ModelService = {
    * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').ModelUsageRequest, import('../types/carrel.d.ts').ModelUsageResponse>}
    */
   modelUsage: { path: 'ModelService/ModelUsage', request: 'ModelUsageRequest', response: 'ModelUsageResponse', streams: 'unary', repeatable: true },
+};
+
+/**
+ * TaskService runs tasks: programs in workspaces that are given a prompt and report messages. See docs/tasks.md.
+ */
+export const TaskService = {
+  /**
+   * RunTask starts a task and returns once it is kept. A stopped workspace is started first. The command is judged as that
+   * of Exec; approval_wait_ms also says how long a person may take to answer what the task asks, 0 for ten minutes, and
+   * timeout_ms how long the task may take, 0 for an hour.
+   * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').RunTaskRequest, import('../types/carrel.d.ts').RunTaskResponse>}
+   */
+  runTask: { path: 'TaskService/RunTask', request: 'RunTaskRequest', response: 'RunTaskResponse', streams: 'unary', repeatable: false },
+  /**
+   * ListTasks lists the tasks of a workspace that are kept, the newest first.
+   * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').ListTasksRequest, import('../types/carrel.d.ts').ListTasksResponse>}
+   */
+  listTasks: { path: 'TaskService/ListTasks', request: 'ListTasksRequest', response: 'ListTasksResponse', streams: 'unary', repeatable: true },
+  /**
+   * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').GetTaskRequest, import('../types/carrel.d.ts').GetTaskResponse>}
+   */
+  getTask: { path: 'TaskService/GetTask', request: 'GetTaskRequest', response: 'GetTaskResponse', streams: 'unary', repeatable: true },
+  /**
+   * StopTask asks a task to stop, ends its program if it does not, and returns when the task has ended.
+   * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').StopTaskRequest, import('../types/carrel.d.ts').StopTaskResponse>}
+   */
+  stopTask: { path: 'TaskService/StopTask', request: 'StopTaskRequest', response: 'StopTaskResponse', streams: 'unary', repeatable: false },
+  /**
+   * FollowTask returns the messages of a task in their order, and new ones until it ends; the last response has the task.
+   * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').FollowTaskRequest, import('../types/carrel.d.ts').FollowTaskResponse>}
+   */
+  followTask: { path: 'TaskService/FollowTask', request: 'FollowTaskRequest', response: 'FollowTaskResponse', streams: 'server', repeatable: false },
 };
 
 /**

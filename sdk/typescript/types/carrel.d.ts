@@ -1493,6 +1493,131 @@ export interface ModelUsage {
   whole?: ModelSums;
 }
 
+/**
+ * Task is a program that was given a prompt.
+ */
+export interface Task {
+  /**
+   * The id of its command.
+   */
+  id: string;
+  workspace: string;
+  /**
+   * Who started it.
+   */
+  principal: string;
+  /**
+   * carrel or acp.
+   */
+  protocol: string;
+  /**
+   * Without secrets.
+   */
+  argv: string[];
+  /**
+   * running, completed, failed or stopped.
+   */
+  state: string;
+  /**
+   * Why it failed, or how it ended.
+   */
+  reason: string;
+  beganUnixMs: number;
+  endedUnixMs: number;
+  /**
+   * The number of its newest message. The oldest lost of them are no longer kept.
+   */
+  last: number;
+  lost: number;
+}
+
+/**
+ * TaskMessage is one message of a task. They are numbered from 1 without a gap.
+ */
+export interface TaskMessage {
+  number: number;
+  unixMs: number;
+  /**
+   * prompt, message, permission, answer, key or completion.
+   */
+  kind: string;
+  /**
+   * JSON: of a message, what the program reported.
+   */
+  body: Uint8Array;
+}
+
+export interface RunTaskRequest {
+  workspace: string;
+  /**
+   * Its stdin and stdout speak the protocol.
+   */
+  command?: Command;
+  /**
+   * carrel or acp; empty is carrel.
+   */
+  protocol: string;
+  /**
+   * At most 128 KiB.
+   */
+  prompt: string;
+}
+
+export interface RunTaskResponse {
+  task?: Task;
+}
+
+export interface ListTasksRequest {
+  workspace: string;
+}
+
+export interface ListTasksResponse {
+  tasks: Task[];
+}
+
+export interface GetTaskRequest {
+  workspace: string;
+  taskId: string;
+}
+
+export interface GetTaskResponse {
+  task?: Task;
+}
+
+export interface StopTaskRequest {
+  workspace: string;
+  taskId: string;
+}
+
+export interface StopTaskResponse {
+  task?: Task;
+}
+
+export interface FollowTaskRequest {
+  workspace: string;
+  taskId: string;
+  /**
+   * Messages with greater numbers are sent.
+   */
+  after: number;
+  /**
+   * Send what there is, and do not wait for more.
+   */
+  now: boolean;
+}
+
+export interface FollowTaskResponse {
+  message?: TaskMessage;
+  /**
+   * How many messages between the one before, or after, and this one are no longer kept.
+   */
+  lost: number;
+  /**
+   * On the last response, without a message.
+   */
+  task?: Task;
+}
+
 export interface Archive {
   id: string;
   /**

@@ -47,6 +47,8 @@ const (
 	SecretServiceName = "carrel.v1.SecretService"
 	// ModelServiceName is the fully-qualified name of the ModelService service.
 	ModelServiceName = "carrel.v1.ModelService"
+	// TaskServiceName is the fully-qualified name of the TaskService service.
+	TaskServiceName = "carrel.v1.TaskService"
 	// ApprovalServiceName is the fully-qualified name of the ApprovalService service.
 	ApprovalServiceName = "carrel.v1.ApprovalService"
 	// SystemServiceName is the fully-qualified name of the SystemService service.
@@ -193,6 +195,16 @@ const (
 	ModelServiceListModelsProcedure = "/carrel.v1.ModelService/ListModels"
 	// ModelServiceModelUsageProcedure is the fully-qualified name of the ModelService's ModelUsage RPC.
 	ModelServiceModelUsageProcedure = "/carrel.v1.ModelService/ModelUsage"
+	// TaskServiceRunTaskProcedure is the fully-qualified name of the TaskService's RunTask RPC.
+	TaskServiceRunTaskProcedure = "/carrel.v1.TaskService/RunTask"
+	// TaskServiceListTasksProcedure is the fully-qualified name of the TaskService's ListTasks RPC.
+	TaskServiceListTasksProcedure = "/carrel.v1.TaskService/ListTasks"
+	// TaskServiceGetTaskProcedure is the fully-qualified name of the TaskService's GetTask RPC.
+	TaskServiceGetTaskProcedure = "/carrel.v1.TaskService/GetTask"
+	// TaskServiceStopTaskProcedure is the fully-qualified name of the TaskService's StopTask RPC.
+	TaskServiceStopTaskProcedure = "/carrel.v1.TaskService/StopTask"
+	// TaskServiceFollowTaskProcedure is the fully-qualified name of the TaskService's FollowTask RPC.
+	TaskServiceFollowTaskProcedure = "/carrel.v1.TaskService/FollowTask"
 	// ApprovalServiceListApprovalsProcedure is the fully-qualified name of the ApprovalService's
 	// ListApprovals RPC.
 	ApprovalServiceListApprovalsProcedure = "/carrel.v1.ApprovalService/ListApprovals"
@@ -2283,6 +2295,192 @@ func (UnimplementedModelServiceHandler) ListModels(context.Context, *connect.Req
 
 func (UnimplementedModelServiceHandler) ModelUsage(context.Context, *connect.Request[v1.ModelUsageRequest]) (*connect.Response[v1.ModelUsageResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.ModelService.ModelUsage is not implemented"))
+}
+
+// TaskServiceClient is a client for the carrel.v1.TaskService service.
+type TaskServiceClient interface {
+	// RunTask starts a task and returns once it is kept. A stopped workspace is started first. The command is judged as that
+	// of Exec; approval_wait_ms also says how long a person may take to answer what the task asks, 0 for ten minutes, and
+	// timeout_ms how long the task may take, 0 for an hour.
+	RunTask(context.Context, *connect.Request[v1.RunTaskRequest]) (*connect.Response[v1.RunTaskResponse], error)
+	// ListTasks lists the tasks of a workspace that are kept, the newest first.
+	ListTasks(context.Context, *connect.Request[v1.ListTasksRequest]) (*connect.Response[v1.ListTasksResponse], error)
+	GetTask(context.Context, *connect.Request[v1.GetTaskRequest]) (*connect.Response[v1.GetTaskResponse], error)
+	// StopTask asks a task to stop, ends its program if it does not, and returns when the task has ended.
+	StopTask(context.Context, *connect.Request[v1.StopTaskRequest]) (*connect.Response[v1.StopTaskResponse], error)
+	// FollowTask returns the messages of a task in their order, and new ones until it ends; the last response has the task.
+	FollowTask(context.Context, *connect.Request[v1.FollowTaskRequest]) (*connect.ServerStreamForClient[v1.FollowTaskResponse], error)
+}
+
+// NewTaskServiceClient constructs a client for the carrel.v1.TaskService service. By default, it
+// uses the Connect protocol with the binary Protobuf Codec, asks for gzipped responses, and sends
+// uncompressed requests. To use the gRPC or gRPC-Web protocols, supply the connect.WithGRPC() or
+// connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewTaskServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) TaskServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	taskServiceMethods := v1.File_carrel_v1_carrel_proto.Services().ByName("TaskService").Methods()
+	return &taskServiceClient{
+		runTask: connect.NewClient[v1.RunTaskRequest, v1.RunTaskResponse](
+			httpClient,
+			baseURL+TaskServiceRunTaskProcedure,
+			connect.WithSchema(taskServiceMethods.ByName("RunTask")),
+			connect.WithClientOptions(opts...),
+		),
+		listTasks: connect.NewClient[v1.ListTasksRequest, v1.ListTasksResponse](
+			httpClient,
+			baseURL+TaskServiceListTasksProcedure,
+			connect.WithSchema(taskServiceMethods.ByName("ListTasks")),
+			connect.WithClientOptions(opts...),
+		),
+		getTask: connect.NewClient[v1.GetTaskRequest, v1.GetTaskResponse](
+			httpClient,
+			baseURL+TaskServiceGetTaskProcedure,
+			connect.WithSchema(taskServiceMethods.ByName("GetTask")),
+			connect.WithClientOptions(opts...),
+		),
+		stopTask: connect.NewClient[v1.StopTaskRequest, v1.StopTaskResponse](
+			httpClient,
+			baseURL+TaskServiceStopTaskProcedure,
+			connect.WithSchema(taskServiceMethods.ByName("StopTask")),
+			connect.WithClientOptions(opts...),
+		),
+		followTask: connect.NewClient[v1.FollowTaskRequest, v1.FollowTaskResponse](
+			httpClient,
+			baseURL+TaskServiceFollowTaskProcedure,
+			connect.WithSchema(taskServiceMethods.ByName("FollowTask")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// taskServiceClient implements TaskServiceClient.
+type taskServiceClient struct {
+	runTask    *connect.Client[v1.RunTaskRequest, v1.RunTaskResponse]
+	listTasks  *connect.Client[v1.ListTasksRequest, v1.ListTasksResponse]
+	getTask    *connect.Client[v1.GetTaskRequest, v1.GetTaskResponse]
+	stopTask   *connect.Client[v1.StopTaskRequest, v1.StopTaskResponse]
+	followTask *connect.Client[v1.FollowTaskRequest, v1.FollowTaskResponse]
+}
+
+// RunTask calls carrel.v1.TaskService.RunTask.
+func (c *taskServiceClient) RunTask(ctx context.Context, req *connect.Request[v1.RunTaskRequest]) (*connect.Response[v1.RunTaskResponse], error) {
+	return c.runTask.CallUnary(ctx, req)
+}
+
+// ListTasks calls carrel.v1.TaskService.ListTasks.
+func (c *taskServiceClient) ListTasks(ctx context.Context, req *connect.Request[v1.ListTasksRequest]) (*connect.Response[v1.ListTasksResponse], error) {
+	return c.listTasks.CallUnary(ctx, req)
+}
+
+// GetTask calls carrel.v1.TaskService.GetTask.
+func (c *taskServiceClient) GetTask(ctx context.Context, req *connect.Request[v1.GetTaskRequest]) (*connect.Response[v1.GetTaskResponse], error) {
+	return c.getTask.CallUnary(ctx, req)
+}
+
+// StopTask calls carrel.v1.TaskService.StopTask.
+func (c *taskServiceClient) StopTask(ctx context.Context, req *connect.Request[v1.StopTaskRequest]) (*connect.Response[v1.StopTaskResponse], error) {
+	return c.stopTask.CallUnary(ctx, req)
+}
+
+// FollowTask calls carrel.v1.TaskService.FollowTask.
+func (c *taskServiceClient) FollowTask(ctx context.Context, req *connect.Request[v1.FollowTaskRequest]) (*connect.ServerStreamForClient[v1.FollowTaskResponse], error) {
+	return c.followTask.CallServerStream(ctx, req)
+}
+
+// TaskServiceHandler is an implementation of the carrel.v1.TaskService service.
+type TaskServiceHandler interface {
+	// RunTask starts a task and returns once it is kept. A stopped workspace is started first. The command is judged as that
+	// of Exec; approval_wait_ms also says how long a person may take to answer what the task asks, 0 for ten minutes, and
+	// timeout_ms how long the task may take, 0 for an hour.
+	RunTask(context.Context, *connect.Request[v1.RunTaskRequest]) (*connect.Response[v1.RunTaskResponse], error)
+	// ListTasks lists the tasks of a workspace that are kept, the newest first.
+	ListTasks(context.Context, *connect.Request[v1.ListTasksRequest]) (*connect.Response[v1.ListTasksResponse], error)
+	GetTask(context.Context, *connect.Request[v1.GetTaskRequest]) (*connect.Response[v1.GetTaskResponse], error)
+	// StopTask asks a task to stop, ends its program if it does not, and returns when the task has ended.
+	StopTask(context.Context, *connect.Request[v1.StopTaskRequest]) (*connect.Response[v1.StopTaskResponse], error)
+	// FollowTask returns the messages of a task in their order, and new ones until it ends; the last response has the task.
+	FollowTask(context.Context, *connect.Request[v1.FollowTaskRequest], *connect.ServerStream[v1.FollowTaskResponse]) error
+}
+
+// NewTaskServiceHandler builds an HTTP handler from the service implementation. It returns the path
+// on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewTaskServiceHandler(svc TaskServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	taskServiceMethods := v1.File_carrel_v1_carrel_proto.Services().ByName("TaskService").Methods()
+	taskServiceRunTaskHandler := connect.NewUnaryHandler(
+		TaskServiceRunTaskProcedure,
+		svc.RunTask,
+		connect.WithSchema(taskServiceMethods.ByName("RunTask")),
+		connect.WithHandlerOptions(opts...),
+	)
+	taskServiceListTasksHandler := connect.NewUnaryHandler(
+		TaskServiceListTasksProcedure,
+		svc.ListTasks,
+		connect.WithSchema(taskServiceMethods.ByName("ListTasks")),
+		connect.WithHandlerOptions(opts...),
+	)
+	taskServiceGetTaskHandler := connect.NewUnaryHandler(
+		TaskServiceGetTaskProcedure,
+		svc.GetTask,
+		connect.WithSchema(taskServiceMethods.ByName("GetTask")),
+		connect.WithHandlerOptions(opts...),
+	)
+	taskServiceStopTaskHandler := connect.NewUnaryHandler(
+		TaskServiceStopTaskProcedure,
+		svc.StopTask,
+		connect.WithSchema(taskServiceMethods.ByName("StopTask")),
+		connect.WithHandlerOptions(opts...),
+	)
+	taskServiceFollowTaskHandler := connect.NewServerStreamHandler(
+		TaskServiceFollowTaskProcedure,
+		svc.FollowTask,
+		connect.WithSchema(taskServiceMethods.ByName("FollowTask")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/carrel.v1.TaskService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case TaskServiceRunTaskProcedure:
+			taskServiceRunTaskHandler.ServeHTTP(w, r)
+		case TaskServiceListTasksProcedure:
+			taskServiceListTasksHandler.ServeHTTP(w, r)
+		case TaskServiceGetTaskProcedure:
+			taskServiceGetTaskHandler.ServeHTTP(w, r)
+		case TaskServiceStopTaskProcedure:
+			taskServiceStopTaskHandler.ServeHTTP(w, r)
+		case TaskServiceFollowTaskProcedure:
+			taskServiceFollowTaskHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedTaskServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedTaskServiceHandler struct{}
+
+func (UnimplementedTaskServiceHandler) RunTask(context.Context, *connect.Request[v1.RunTaskRequest]) (*connect.Response[v1.RunTaskResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.TaskService.RunTask is not implemented"))
+}
+
+func (UnimplementedTaskServiceHandler) ListTasks(context.Context, *connect.Request[v1.ListTasksRequest]) (*connect.Response[v1.ListTasksResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.TaskService.ListTasks is not implemented"))
+}
+
+func (UnimplementedTaskServiceHandler) GetTask(context.Context, *connect.Request[v1.GetTaskRequest]) (*connect.Response[v1.GetTaskResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.TaskService.GetTask is not implemented"))
+}
+
+func (UnimplementedTaskServiceHandler) StopTask(context.Context, *connect.Request[v1.StopTaskRequest]) (*connect.Response[v1.StopTaskResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.TaskService.StopTask is not implemented"))
+}
+
+func (UnimplementedTaskServiceHandler) FollowTask(context.Context, *connect.Request[v1.FollowTaskRequest], *connect.ServerStream[v1.FollowTaskResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.TaskService.FollowTask is not implemented"))
 }
 
 // ApprovalServiceClient is a client for the carrel.v1.ApprovalService service.

@@ -1,0 +1,111 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"connectrpc.com/connect"
+	"github.com/containerd/errdefs"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/api/errcode"
+	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+type tasks struct{ *Server }
+
+func (s tasks) RunTask(ctx context.Context, req *request[carrelv1.RunTaskRequest]) (*response[carrelv1.RunTaskResponse], error) {
+	ref, e, err := execParams(req.Msg.GetWorkspace(), req.Msg.GetCommand())
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	t, err := s.gate.RunTask(ctx, authn.FromContext(ctx), ref, e, req.Msg.GetProtocol(), req.Msg.GetPrompt())
+	if why := ended(ctx); why != nil {
+		err = why
+	}
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	return connect.NewResponse(&carrelv1.RunTaskResponse{Task: taskTo(t)}), nil
+}
+
+func (s tasks) ListTasks(ctx context.Context, req *request[carrelv1.ListTasksRequest]) (*response[carrelv1.ListTasksResponse], error) {
+	ref, err := parseRef(req.Msg.GetWorkspace())
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	all, err := s.gate.ListTasks(ctx, authn.FromContext(ctx), ref)
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	out := &carrelv1.ListTasksResponse{}
+	for _, t := range all {
+		out.Tasks = append(out.Tasks, taskTo(t))
+	}
+	return connect.NewResponse(out), nil
+}
+
+func (s tasks) GetTask(ctx context.Context, req *request[carrelv1.GetTaskRequest]) (*response[carrelv1.GetTaskResponse], error) {
+	ref, task, err := parseCommand(req.Msg.GetWorkspace(), req.Msg.GetTaskId())
+	var t workspace.Task
+	if err == nil {
+		t, err = s.gate.Task(ctx, authn.FromContext(ctx), ref, task)
+	}
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	return connect.NewResponse(&carrelv1.GetTaskResponse{Task: taskTo(t)}), nil
+}
+
+func (s tasks) StopTask(ctx context.Context, req *request[carrelv1.StopTaskRequest]) (*response[carrelv1.StopTaskResponse], error) {
+	ref, task, err := parseCommand(req.Msg.GetWorkspace(), req.Msg.GetTaskId())
+	var t workspace.Task
+	if err == nil {
+		t, err = s.gate.StopTask(ctx, authn.FromContext(ctx), ref, task)
+	}
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	return connect.NewResponse(&carrelv1.StopTaskResponse{Task: taskTo(t)}), nil
+}
+
+// FollowTask ends too when the server begins to drain.
+func (s tasks) FollowTask(ctx context.Context, req *request[carrelv1.FollowTaskRequest],
+	stream *connect.ServerStream[carrelv1.FollowTaskResponse],
+) error {
+	ref, task, err := parseCommand(req.Msg.GetWorkspace(), req.Msg.GetTaskId())
+	if err == nil && req.Msg.GetAfter() < 0 {
+		err = invalid("after", "it is negative", "give the number of the last message that you have, or 0")
+	}
+	if err != nil {
+		return errcode.ToWire(err)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer s.untilClosing(ctx, func() {
+		cancel(fmt.Errorf("cannot follow the task any longer: the daemon is stopping; ask again for what comes after the last message: %w",
+			errdefs.ErrUnavailable))
+	})()
+	t, err := s.gate.FollowTask(ctx, authn.FromContext(ctx), ref, task, req.Msg.GetAfter(), req.Msg.GetNow(),
+		func(m workspace.TaskMessage, lost int64) error {
+			return send(ctx, stream, &carrelv1.FollowTaskResponse{Message: &carrelv1.TaskMessage{
+				Number: m.Number, UnixMs: m.Time.UnixMilli(), Kind: m.Kind, Body: m.Body,
+			}, Lost: lost})
+		})
+	if err != nil {
+		return errcode.ToWire(err)
+	}
+	return errcode.ToWire(send(ctx, stream, &carrelv1.FollowTaskResponse{Task: taskTo(t)}))
+}
+
+func taskTo(t workspace.Task) *carrelv1.Task {
+	out := &carrelv1.Task{
+		Id: string(t.ID), Workspace: string(t.Workspace), Principal: t.Principal, Protocol: t.Protocol, Argv: t.Argv, State: string(t.State),
+		Reason: t.Reason, BeganUnixMs: t.Began.UnixMilli(), Last: t.Last, Lost: t.Lost,
+	}
+	if !t.Ended.IsZero() {
+		out.EndedUnixMs = t.Ended.UnixMilli()
+	}
+	return out
+}

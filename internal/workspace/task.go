@@ -1,0 +1,46 @@
+package workspace
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/carrel-dev/carrel/internal/id"
+)
+
+// TaskState says how far a task is.
+type TaskState string
+
+// The states of a task. All but the first are ends.
+const (
+	TaskRunning   TaskState = "running"
+	TaskCompleted TaskState = "completed"
+	TaskFailed    TaskState = "failed"
+	TaskStopped   TaskState = "stopped"
+)
+
+// Task is a program in a workspace that was given a prompt and reports messages. ID is its command's.
+type Task struct {
+	ID        id.Command
+	Workspace id.Workspace
+	Owner     string
+	// Principal started it.
+	Principal string
+	// Protocol is what its program speaks: "carrel" or "acp".
+	Protocol string
+	Argv     []string
+	State    TaskState
+	// Reason says how it ended: why it failed, or what its program said.
+	Reason string
+	Began  time.Time
+	Ended  time.Time
+	// Last is the number of its newest message, and the oldest Lost of them are no longer kept.
+	Last, Lost int64
+}
+
+// TaskMessage is one message of a task. They are numbered from 1, without a gap. Body is JSON.
+type TaskMessage struct {
+	Number int64
+	Time   time.Time
+	Kind   string
+	Body   json.RawMessage
+}
