@@ -176,7 +176,8 @@ func TestWatchersKnowHowItStands(t *testing.T) {
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				if told[i][v.ID] = v.State; v.State == approval.Denied || v.State == approval.Spent {
+				before := told[i][v.ID] // one may be told twice how it ended
+				if told[i][v.ID] = v.State; before != v.State && (v.State == approval.Denied || v.State == approval.Spent) {
 					if over++; over == many {
 						all <- struct{}{}
 					}
