@@ -46,11 +46,23 @@ func newHostWith(t *testing.T, settings func(dir string) string) *host {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		h.says(t)
 		if err := h.down(); err != nil {
 			t.Error(err)
 		}
 	})
 	return h
+}
+
+// says has the test that failed show what daemon and broker said last.
+func (h *host) says(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"broker.log", "daemon.log"} {
+		b, err := os.ReadFile(filepath.Join(h.data, "log", name))
+		if t.Failed() {
+			t.Logf("%s (%v):\n%s", name, err, b[max(0, len(b)-4096):])
+		}
+	}
 }
 
 // newHost brings a carrel up below base.
@@ -75,6 +87,7 @@ func newHostFor(t *testing.T) *host {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		h.says(t)
 		if err := h.down(); err != nil {
 			t.Error(err)
 		}

@@ -68,12 +68,13 @@ func Start(ctx context.Context, c Config) (p *Process, err error) {
 		unix.Close(pair[0])
 		return nil, err
 	}
-	p = &Process{Control: os.NewFile(uintptr(pair[0]), "control"), ended: make(chan struct{})}
+	control := os.NewFile(uintptr(pair[0]), "control")
 	defer func() {
 		if err != nil {
-			p.Control.Close()
+			control.Close()
 		}
 	}()
+	p = &Process{Control: control, ended: make(chan struct{})}
 	files := append(append([]*os.File{far}, c.Sockets...), c.Program)
 	attr := c.Attr
 	attr.Setsid = true // keys at a terminal are for others
