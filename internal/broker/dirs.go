@@ -32,12 +32,13 @@ type dirs struct {
 
 // daemons: the runtime directory may be the daemon's own, as nothing of root's is in it.
 func openDirs(s Settings, daemons bool) (d *dirs, err error) {
-	d = &dirs{}
+	all := &dirs{}
 	defer func() {
 		if err != nil {
-			d.close()
+			all.close()
 		}
 	}()
+	d = all
 	sockets, runtime, closed := filepath.Join(s.RuntimeDir, "x"), uint32(0), uint32(0o710)
 	if daemons {
 		runtime, closed = s.DaemonUID, 0o500

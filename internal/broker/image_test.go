@@ -225,3 +225,26 @@ func TestImageAfterACrash(t *testing.T) {
 		t.Errorf("%q", out)
 	}
 }
+
+// A directory that others can write is an error that says so and what to do.
+func TestDirectoriesThatOthersWrite(t *testing.T) {
+	p := newInstallation(t)
+	for _, dir := range []string{p.settings.DataDir, p.settings.RuntimeDir} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(dir, 0o757); err != nil {
+			t.Fatal(err)
+		}
+		host, err := broker.OpenHost(broker.HostConfig{Settings: p.settings, Launch: p.launch, Log: slog.New(slog.DiscardHandler)})
+		if err == nil {
+			_ = host.Close()
+		}
+		if !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "chmod go-w") {
+			t.Errorf("%s: %v", dir, err)
+		}
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
