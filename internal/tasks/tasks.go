@@ -304,18 +304,26 @@ func (t *Tasks) Task(ctx context.Context, p principal.Principal, ref string, tas
 	return t.cfg.Store.Task(ctx, a.On().Name, task)
 }
 
+// admit passes the gate for an operation on a task that is there.
+func (t *Tasks) admit(ctx context.Context, p principal.Principal, ref string, name operation.Name, task id.Command) (
+	on id.Workspace, a *gate.Admitted, err error,
+) {
+	authorised, err := t.cfg.Lifecycle.Authorise(ctx, p, ref, operation.OnCommand(name, task))
+	if err != nil {
+		return on, nil, err
+	}
+	on = authorised.On().Name
+	if _, err := t.cfg.Store.Task(ctx, on, task); err != nil {
+		return on, nil, err
+	}
+	a, err = authorised.Admit(ctx)
+	return on, a, err
+}
+
 // StopTask asks a task to stop, ends its command if it has not within a moment, and returns how it ended. A task that has
 // ended stays as it is.
 func (t *Tasks) StopTask(ctx context.Context, p principal.Principal, ref string, task id.Command) (out workspace.Task, err error) {
-	authorised, err := t.cfg.Lifecycle.Authorise(ctx, p, ref, operation.OnCommand(operation.StopTask, task))
-	if err != nil {
-		return out, err
-	}
-	on := authorised.On().Name
-	if _, err := t.cfg.Store.Task(ctx, on, task); err != nil {
-		return out, err
-	}
-	a, err := authorised.Admit(ctx)
+	on, a, err := t.admit(ctx, p, ref, operation.StopTask, task)
 	if err != nil {
 		return out, err
 	}
@@ -338,15 +346,7 @@ func (t *Tasks) StopTask(ctx context.Context, p principal.Principal, ref string,
 func (t *Tasks) FollowTask(ctx context.Context, p principal.Principal, ref string, task id.Command, after int64, now bool,
 	emit func(m workspace.TaskMessage, lost int64) error,
 ) (out workspace.Task, err error) {
-	authorised, err := t.cfg.Lifecycle.Authorise(ctx, p, ref, operation.OnCommand(operation.FollowTask, task))
-	if err != nil {
-		return out, err
-	}
-	on := authorised.On().Name
-	if _, err := t.cfg.Store.Task(ctx, on, task); err != nil {
-		return out, err
-	}
-	a, err := authorised.Admit(ctx)
+	on, a, err := t.admit(ctx, p, ref, operation.FollowTask, task)
 	if err != nil {
 		return out, err
 	}
