@@ -41,6 +41,7 @@ var tiers = []deps.Tier{
 	{Name: "shell", Level: 1},
 	{Name: "netrule", Level: 1},
 	{Name: "operation", Level: 1, With: []string{"principal", "workspace"}},
+	{Name: "plan", Level: 1, With: []string{"operation"}},
 	{Name: "approval", Level: 1, With: []string{"principal", "operation", "policy"}},
 	{Name: "policy", Level: 1, With: []string{"shell"}},
 
