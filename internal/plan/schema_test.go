@@ -122,7 +122,8 @@ func TestSchemaAndParse(t *testing.T) {
 			t.Fatal(err)
 		}
 		one := resolve(t, plan.SchemaOf(head.Type))
-		for _, text := range append(broken(t, text), text) {
+		both := strings.Replace(text, `"unified_diff"`, `"patch":"x","unified_diff"`, 1)
+		for _, text := range append(broken(t, text), text, both) {
 			var v any
 			if err := json.Unmarshal([]byte(text), &v); err != nil {
 				t.Fatal(err)
