@@ -20,7 +20,9 @@ func (s tasks) RunTask(ctx context.Context, req *request[carrelv1.RunTaskRequest
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}
-	t, err := s.gate.RunTask(ctx, authn.FromContext(ctx), ref, e, req.Msg.GetProtocol(), req.Msg.GetPrompt())
+	t, err := s.gate.RunTask(ctx, authn.FromContext(ctx), ref, e, workspace.TaskSpec{
+		Protocol: req.Msg.GetProtocol(), Prompt: req.Msg.GetPrompt(), Serve: req.Msg.GetServe(),
+	})
 	if why := ended(ctx); why != nil {
 		err = why
 	}

@@ -155,6 +155,11 @@ func (c *Commands) exec(ctx context.Context, p principal.Principal, ref string, 
 	})
 }
 
+// Operation is the operation that Run carries out for p with e. It has no id yet.
+func (c *Commands) Operation(p principal.Principal, e *execapi.ExecParams) (operation.Exec, error) {
+	return asked(p, e, false)
+}
+
 // asked is the operation that p asks for with e.
 func asked(p principal.Principal, e *execapi.ExecParams, tty bool) (operation.Exec, error) {
 	return operation.NewExec(operation.Command{

@@ -43,10 +43,12 @@ type Patience struct {
 	// Stop is for the end after it was asked to stop. Leave is for the end of its command after that of the task, and
 	// for its last output after the end of its command.
 	Stop, Leave time.Duration
+	// Serve is how long an agent's plan waits for the client that serves hosts.
+	Serve time.Duration
 }
 
 // patience is that of all tasks; tests have another.
-var patience = Patience{time.Minute, 30 * time.Second, 10 * time.Second, 10 * time.Second}
+var patience = Patience{time.Minute, 30 * time.Second, 10 * time.Second, 10 * time.Second, 10 * time.Second}
 
 // dialect is what a program speaks. It is called by one goroutine, but for stop. An error of begin or take ends the task,
 // which has failed by it.
@@ -63,11 +65,13 @@ type dialect interface {
 var dialects = map[string]func(*conversation) dialect{
 	Carrel: func(c *conversation) dialect { return &own{c: c} },
 	ACP:    func(c *conversation) dialect { return &acp{c: c} },
+	Agent:  newAgent,
 }
 
 // conversation is a task that runs.
 type conversation struct {
 	tasks *Tasks
+	by    principal.Principal
 	task  workspace.Task
 	proc  runtime.Process
 	wait  time.Duration
@@ -87,6 +91,10 @@ type conversation struct {
 	told      chan struct{}
 	asking    sync.WaitGroup
 
+	// about is closed once who said that they serve hosts does; nil if nobody said so.
+	about     chan struct{}
+	aboutOnce sync.Once
+
 	writing sync.Mutex
 
 	mu      sync.Mutex
@@ -105,6 +113,7 @@ type conversation struct {
 	asked        int
 	keys         map[string]bool
 	stderr       []byte
+	served       runtime.Hosts // who serves hosts, if anybody does
 }
 
 // end is how a task ends.
@@ -113,11 +122,14 @@ type end struct {
 	reason string
 }
 
-func (t *Tasks) open(task workspace.Task, proc runtime.Process, wait time.Duration) *conversation {
+func (t *Tasks) open(by principal.Principal, task workspace.Task, proc runtime.Process, wait time.Duration, serve bool) *conversation {
 	f := proc.Files()
 	c := &conversation{
-		tasks: t, task: task, proc: proc, wait: wait, limit: t.cfg.Patience, in: f[0], out: f[1], err: f[2], quiet: make(chan struct{}),
+		tasks: t, by: by, task: task, proc: proc, wait: wait, limit: t.cfg.Patience, in: f[0], out: f[1], err: f[2], quiet: make(chan struct{}),
 		kept: make(chan struct{}), ready: make(chan struct{}), told: make(chan struct{}), open: map[string]bool{}, keys: map[string]bool{},
+	}
+	if serve {
+		c.about = make(chan struct{})
 	}
 	c.speak = dialects[task.Protocol](c)
 	return c
