@@ -14,6 +14,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/linerpc"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/principal"
@@ -73,6 +74,7 @@ type conversation struct {
 	tasks *Tasks
 	by    principal.Principal
 	task  workspace.Task
+	after id.Command // the task that it goes on from
 	proc  runtime.Process
 	wait  time.Duration
 	limit Patience
@@ -122,13 +124,13 @@ type end struct {
 	reason string
 }
 
-func (t *Tasks) open(by principal.Principal, task workspace.Task, proc runtime.Process, wait time.Duration, serve bool) *conversation {
+func (t *Tasks) open(by principal.Principal, task workspace.Task, proc runtime.Process, wait time.Duration, spec workspace.TaskSpec) *conversation {
 	f := proc.Files()
 	c := &conversation{
-		tasks: t, by: by, task: task, proc: proc, wait: wait, limit: t.cfg.Patience, in: f[0], out: f[1], err: f[2], quiet: make(chan struct{}),
+		tasks: t, by: by, task: task, after: spec.After, proc: proc, wait: wait, limit: t.cfg.Patience, in: f[0], out: f[1], err: f[2], quiet: make(chan struct{}),
 		kept: make(chan struct{}), ready: make(chan struct{}), told: make(chan struct{}), open: map[string]bool{}, keys: map[string]bool{},
 	}
-	if serve {
+	if spec.Serve && task.Protocol == Agent {
 		c.about = make(chan struct{})
 	}
 	c.speak = dialects[task.Protocol](c)
@@ -233,7 +235,7 @@ func (c *conversation) why(err error, status *execapi.Status, gone error) (works
 
 // talk speaks until the task ends, the program's output does, or the program breaks a rule.
 func (c *conversation) talk(prompt string) error {
-	if err := c.message("prompt", map[string]string{"text": prompt}); err != nil {
+	if err := c.message("prompt", prompted{prompt, c.after}); err != nil {
 		return err
 	}
 	if err := c.speak.begin(prompt); err != nil && !errors.Is(err, errPipe) { // what it says may follow all the same

@@ -136,6 +136,11 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 	if err != nil {
 		return task, err
 	}
+	if spec.After != "" {
+		if _, err := t.cfg.Store.Task(ctx, authorised.On().Name, spec.After); err != nil {
+			return task, err
+		}
+	}
 	a, err := authorised.Admit(ctx)
 	if err != nil {
 		return task, err
@@ -168,7 +173,7 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 			ID: cmd, Workspace: on.Name, Owner: on.Owner, Principal: p.String(), Protocol: protocol, Argv: t.cfg.Redact.Argv(e.Argv),
 			State: workspace.TaskRunning, Began: time.Now(),
 		}
-		c = t.open(p, task, proc, wait, spec.Serve && protocol == Agent)
+		c = t.open(p, task, proc, wait, spec)
 		if err = t.cfg.Store.AddTask(ctx, task, maxKept); err == nil {
 			crashpoint.Here("daemon.task.kept")
 			err = t.begin(c, prompt)

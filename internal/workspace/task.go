@@ -41,6 +41,8 @@ type Task struct {
 type TaskSpec struct {
 	// Protocol is "carrel", which "" is too, "acp" or "agent". Prompt is what the task is to do.
 	Protocol, Prompt string
+	// After is a task of the same workspace that an agent goes on from: it is told what was said there. Optional.
+	After id.Command
 	// Serve: whoever runs it is about to serve its steps on hosts.
 	Serve bool
 }

@@ -8537,7 +8537,9 @@ type RunTaskRequest struct {
 	// At most 128 KiB.
 	Prompt string `protobuf:"bytes,4,opt,name=prompt,proto3" json:"prompt,omitempty"`
 	// The caller is about to serve the task's steps on hosts: a first one waits for that for ten seconds.
-	Serve         bool `protobuf:"varint,5,opt,name=serve,proto3" json:"serve,omitempty"`
+	Serve bool `protobuf:"varint,5,opt,name=serve,proto3" json:"serve,omitempty"`
+	// A task of the same workspace that an agent goes on from: it is told what was said there and in those before.
+	After         string `protobuf:"bytes,6,opt,name=after,proto3" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8605,6 +8607,13 @@ func (x *RunTaskRequest) GetServe() bool {
 		return x.Serve
 	}
 	return false
+}
+
+func (x *RunTaskRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
 }
 
 type RunTaskResponse struct {
@@ -14448,13 +14457,14 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x17\n" +
 	"\aunix_ms\x18\x02 \x01(\x03R\x06unixMs\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04body\x18\x04 \x01(\fR\x04body\"\xa6\x01\n" +
+	"\x04body\x18\x04 \x01(\fR\x04body\"\xbc\x01\n" +
 	"\x0eRunTaskRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12,\n" +
 	"\acommand\x18\x02 \x01(\v2\x12.carrel.v1.CommandR\acommand\x12\x1a\n" +
 	"\bprotocol\x18\x03 \x01(\tR\bprotocol\x12\x16\n" +
 	"\x06prompt\x18\x04 \x01(\tR\x06prompt\x12\x14\n" +
-	"\x05serve\x18\x05 \x01(\bR\x05serve\"6\n" +
+	"\x05serve\x18\x05 \x01(\bR\x05serve\x12\x14\n" +
+	"\x05after\x18\x06 \x01(\tR\x05after\"6\n" +
 	"\x0fRunTaskResponse\x12#\n" +
 	"\x04task\x18\x01 \x01(\v2\x0f.carrel.v1.TaskR\x04task\"y\n" +
 	"\fServeRequest\x12-\n" +

@@ -1916,12 +1916,15 @@ class RunTaskRequest(Message):
     prompt: str = ""
     # The caller is about to serve the task's steps on hosts: a first one waits for that for ten seconds.
     serve: bool = False
+    # A task of the same workspace that an agent goes on from: it is told what was said there and in those before.
+    after: str = ""
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("workspace", "workspace", "string", "one", None),
         Field("command", "command", "message", "opt", "Command"),
         Field("protocol", "protocol", "string", "one", None),
         Field("prompt", "prompt", "string", "one", None),
         Field("serve", "serve", "bool", "one", None),
+        Field("after", "after", "string", "one", None),
     )
 
 

@@ -712,6 +712,7 @@ export const schema = {
     ['protocol', 'string', 'one'],
     ['prompt', 'string', 'one'],
     ['serve', 'bool', 'one'],
+    ['after', 'string', 'one'],
   ],
   RunTaskResponse: [
     ['task', 'message', 'opt', 'Task'],

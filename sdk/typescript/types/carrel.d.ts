@@ -1565,6 +1565,10 @@ export interface RunTaskRequest {
    * The caller is about to serve the task's steps on hosts: a first one waits for that for ten seconds.
    */
   serve: boolean;
+  /**
+   * A task of the same workspace that an agent goes on from: it is told what was said there and in those before.
+   */
+  after: string;
 }
 
 export interface RunTaskResponse {
