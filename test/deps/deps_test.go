@@ -67,6 +67,7 @@ var tiers = []deps.Tier{
 	{Name: "attend", Level: 3},
 	{Name: "thread", Level: 3},
 	{Name: "webhook", Level: 3},
+	{Name: "llm", Level: 3},
 	{Name: "proxy", Level: 3},
 	{Name: "sealed", Level: 3},
 	{Name: "execapi", Level: 3},
