@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 
 	"github.com/carrel-dev/carrel/internal/build"
@@ -147,12 +148,12 @@ func (s *session) prompt(ctx context.Context, turns *sync.WaitGroup, m linerpc.M
 	if err := json.Unmarshal(m.Params, &p); err != nil {
 		return s.refuse(m, linerpc.InvalidParams, "cannot take the prompt: "+err.Error())
 	}
-	text := ""
+	var text strings.Builder
 	for _, part := range p.Prompt {
 		if part.Type != "text" {
 			return s.refuse(m, linerpc.InvalidParams, fmt.Sprintf("cannot take a prompt with a part of type %.20q: send text", part.Type))
 		}
-		text += part.Text
+		text.WriteString(part.Text)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +163,7 @@ func (s *session) prompt(ctx context.Context, turns *sync.WaitGroup, m linerpc.M
 	ctx, s.cancel = context.WithCancel(ctx)
 	turns.Go(func() {
 		t := turn{s: s, budget: &llm.Budget{Requests: s.cfg.Requests, Tokens: s.cfg.Tokens}}
-		reason, err := t.run(ctx, text)
+		reason, err := t.run(ctx, text.String())
 		cancelled := ctx.Err() != nil
 		s.mu.Lock()
 		s.cancel()
@@ -203,11 +204,11 @@ func (s *session) refuse(to linerpc.Message, code int, why string) error {
 	return s.write(linerpc.Message{ID: to.ID, Error: &linerpc.Error{Code: code, Message: why}})
 }
 
-// tell sends an update of the session.
-func (s *session) tell(kind, text string) error {
+// tell sends what the agent says to the person.
+func (s *session) tell(text string) error {
 	b, err := json.Marshal(map[string]any{
 		"sessionId": s.id,
-		"update":    map[string]any{"sessionUpdate": kind, "content": map[string]string{"type": "text", "text": text}},
+		"update":    map[string]any{"sessionUpdate": "agent_message_chunk", "content": map[string]string{"type": "text", "text": text}},
 	})
 	if err != nil {
 		return err

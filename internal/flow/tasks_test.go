@@ -430,7 +430,8 @@ func TestTasksAreBounded(t *testing.T) {
 			t.Errorf("a prompt of %d bytes: %v", len(p), err)
 		}
 	}
-	if _, err := h.RunTask(t.Context(), bob, "his", run("agent"), workspace.TaskSpec{Protocol: "other", Prompt: "p"}); !errdefs.IsInvalidArgument(err) {
+	other := workspace.TaskSpec{Protocol: "other", Prompt: "p"}
+	if _, err := h.RunTask(t.Context(), bob, "his", run("agent"), other); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("another protocol: %v", err)
 	}
 }

@@ -111,8 +111,8 @@ func (t *Tasks) ServeHosts(ctx context.Context, p principal.Principal, ref strin
 	case c == nil:
 		return nil, nil, fmt.Errorf("cannot serve task %s: it has ended; ask again: %w", task, errdefs.ErrFailedPrecondition)
 	case c.task.Principal != p.String():
-		return nil, nil, fmt.Errorf("cannot serve task %s: %s runs it, and its steps are carried out with their rights: %w", task, c.task.Principal,
-			errdefs.ErrPermissionDenied)
+		return nil, nil, fmt.Errorf("cannot serve task %s: %s runs it, and its steps are carried out with their rights: %w", task,
+			c.task.Principal, errdefs.ErrPermissionDenied)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

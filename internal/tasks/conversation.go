@@ -124,11 +124,13 @@ type end struct {
 	reason string
 }
 
-func (t *Tasks) open(by principal.Principal, task workspace.Task, proc runtime.Process, wait time.Duration, spec workspace.TaskSpec) *conversation {
+func (t *Tasks) open(by principal.Principal, task workspace.Task, proc runtime.Process, wait time.Duration,
+	spec workspace.TaskSpec,
+) *conversation {
 	f := proc.Files()
 	c := &conversation{
-		tasks: t, by: by, task: task, after: spec.After, proc: proc, wait: wait, limit: t.cfg.Patience, in: f[0], out: f[1], err: f[2], quiet: make(chan struct{}),
-		kept: make(chan struct{}), ready: make(chan struct{}), told: make(chan struct{}), open: map[string]bool{}, keys: map[string]bool{},
+		tasks: t, by: by, task: task, after: spec.After, proc: proc, wait: wait, limit: t.cfg.Patience, in: f[0], out: f[1], err: f[2],
+		quiet: make(chan struct{}), kept: make(chan struct{}), ready: make(chan struct{}), told: make(chan struct{}), open: map[string]bool{}, keys: map[string]bool{},
 	}
 	if spec.Serve && task.Protocol == Agent {
 		c.about = make(chan struct{})

@@ -150,7 +150,7 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 		return task, a.Deny(ctx, err)
 	}
 	wait := time.Duration(e.Asked.WaitMS) * time.Millisecond
-	if wait <= 0 {
+	if wait == 0 || wait < 0 && protocol != Agent { // an agent's plan need not wait
 		wait = DefaultWait
 	}
 	if e.TimeoutMS == 0 {

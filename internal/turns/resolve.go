@@ -95,6 +95,7 @@ func (t *Turns) resolveStep(ctx context.Context, turn *Turn, part string, s plan
 		}
 		x.exec = execapi.ExecParams{
 			Argv: []string{"/bin/sh", "-c", s.Command}, TimeoutMS: timeout.Milliseconds(), OutputLimit: MaxOutput,
+			Stdout: execapi.Capture, Stderr: execapi.Capture,
 			// What the plan's answer does not cover is not asked about once more, step by step.
 			Asked: execapi.Asked{Source: string(policy.LLM), WaitMS: -1},
 		}

@@ -167,9 +167,19 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 
 // carryOut asks a person where that is needed, and runs the steps.
 func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, steps []step) (Reply, error) {
-	a, err := t.cfg.Gate.Admit(ctx, operation.Request{
+	authorised, err := t.cfg.Gate.Authorise(ctx, operation.Request{
 		By: principal.InWorkspace(turn.On.Name, turn.On.Owner), Op: op, On: turn.On, Wait: turn.Wait, Gone: turn.Gone,
+		Thread: string(turn.Task), // so that clients know whose question it is
 	}, nil)
+	if err != nil {
+		return Reply{}, err
+	}
+	if op.Asks && turn.Wait < 0 {
+		why := authorised.Deny(ctx, fmt.Errorf("a person has to approve it, and nobody is asked in this turn: ask at a terminal, or say how "+
+			"long to wait for an answer (--wait): %w", errdefs.ErrPermissionDenied))
+		return Reply{Outcome: Denied, Why: why.Error()}, nil
+	}
+	a, err := authorised.Admit(ctx)
 	var denial *approval.Denial
 	switch {
 	case errors.As(err, &denial):

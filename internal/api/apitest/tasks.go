@@ -25,7 +25,9 @@ func task(ref string) workspace.Task {
 }
 
 // RunTask implements api.Gate. Nothing runs.
-func (g *Gate) RunTask(_ context.Context, p principal.Principal, ref string, _ execapi.ExecParams, _ workspace.TaskSpec) (workspace.Task, error) {
+func (g *Gate) RunTask(_ context.Context, p principal.Principal, ref string, _ execapi.ExecParams, _ workspace.TaskSpec) (
+	workspace.Task, error,
+) {
 	return task(ref), g.permit(p, operation.RunTask)
 }
 
