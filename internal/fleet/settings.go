@@ -390,3 +390,35 @@ func tokens(s string, values map[byte]string) (string, error) {
 	}
 	return b.String(), nil
 }
+
+// Describe says in one line what the configuration makes of a host, for a person who asks why it is reached as it is. user and
+// home are those of the caller.
+func (c *SSHConfig) Describe(name, user, home string) (string, error) {
+	s, err := c.lookup(name, "", 0, caller{user, home})
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s@%s:%d", s.user, s.host, s.port)
+	more := func(is bool, format string, args ...any) {
+		if is {
+			fmt.Fprintf(&b, " "+format, args...)
+		}
+	}
+	more(s.alias != "", "alias=%s", s.alias)
+	more(len(s.identityFiles) > 0, "keys=%v", s.identityFiles)
+	more(s.identitiesOnly, "only")
+	more(len(s.jump) > 0, "jump=%v", s.jump)
+	more(s.knownHosts != nil, "known=%v", s.knownHosts)
+	more(s.systemHosts != nil, "system=%v", s.systemHosts)
+	more(s.timeout != 0, "timeout=%v", s.timeout)
+	if s.aliveSet {
+		more(true, "alive=%v", s.alive)
+		if s.aliveMax != 0 {
+			fmt.Fprintf(&b, "/%d", s.aliveMax)
+		}
+	}
+	more(s.agent != "", "agent=%s", s.agent)
+	more(s.network != "", "network=%s", s.network)
+	return b.String(), nil
+}
