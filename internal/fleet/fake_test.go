@@ -303,7 +303,8 @@ func TestConnectCanceled(t *testing.T) {
 	l.known(f.line(f.key))
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { in.Wait(); cancel() }()
-	if _, err := l.client().Run(ctx, l.host("fake", &f.sshd), fleet.Step{Argv: []string{"true"}}); !strings.Contains(fmt.Sprint(err), "canceled") {
+	_, err := l.client().Run(ctx, l.host("fake", &f.sshd), fleet.Step{Argv: []string{"true"}})
+	if !strings.Contains(fmt.Sprint(err), "canceled") {
 		t.Error(err)
 	}
 }

@@ -126,9 +126,16 @@ func TestFan(t *testing.T) {
 			fan   fleet.Fan
 			hosts []fleet.Host
 		}{
-			{fleet.Fan{Forks: -1}, hosts}, {fleet.Fan{Forks: fleet.MaxForks + 1}, hosts}, {fleet.Fan{Serial: "x"}, hosts}, {fleet.Fan{Serial: "0"}, hosts},
-			{fleet.Fan{Serial: "101%"}, hosts}, {fleet.Fan{Serial: "+5"}, hosts}, {fleet.Fan{Canary: -1}, hosts}, {fleet.Fan{MaxFailures: -2}, hosts},
-			{fleet.Fan{}, some}, {fleet.Fan{}, twice},
+			{fleet.Fan{Forks: -1}, hosts},
+			{fleet.Fan{Forks: fleet.MaxForks + 1}, hosts},
+			{fleet.Fan{Serial: "x"}, hosts},
+			{fleet.Fan{Serial: "0"}, hosts},
+			{fleet.Fan{Serial: "101%"}, hosts},
+			{fleet.Fan{Serial: "+5"}, hosts},
+			{fleet.Fan{Canary: -1}, hosts},
+			{fleet.Fan{MaxFailures: -2}, hosts},
+			{fleet.Fan{}, some},
+			{fleet.Fan{}, twice},
 		} {
 			_, err := c.Fan(t.Context(), x.fan, x.hosts, fleet.Step{Argv: []string{"true"}}, func(r fleet.Report) { t.Errorf("%+v", r) })
 			if !errdefs.IsInvalidArgument(err) {
@@ -162,7 +169,8 @@ func TestFanForks(t *testing.T) {
 		l.known(f.line(f.key))
 		hosts = append(hosts, l.host(fmt.Sprintf("h%02d", i), &f.sshd))
 	}
-	sum, err := l.client().Fan(t.Context(), fleet.Fan{Forks: 3, Serial: "50%"}, hosts, fleet.Step{Argv: []string{"true"}}, func(fleet.Report) {})
+	fan := fleet.Fan{Forks: 3, Serial: "50%"}
+	sum, err := l.client().Fan(t.Context(), fan, hosts, fleet.Step{Argv: []string{"true"}}, func(fleet.Report) {})
 	if err != nil || sum.OK != 12 || most > 3 || strings.Join(order, "") != "000000111111" {
 		t.Errorf("%+v, %v: %d at once, %v", sum, err, most, order)
 	}

@@ -53,20 +53,36 @@ func TestHostKeys(t *testing.T) {
 		{title: "one of two keys", lines: []string{otherLine, right}, ok: true},
 		{title: "a key of another type too", lines: []string{strings.Replace(right, "ssh-ed25519 ", "ssh-future AAAA", 1), right}, ok: true},
 		{title: "none", bad: finger, kind: errdefs.IsFailedPrecondition},
-		{title: "none, the command", bad: fmt.Sprintf("ssh-keyscan -p %d -t ed25519 '%s' | ssh-keygen -lf -", s.port, s.ip), kind: errdefs.IsFailedPrecondition},
-		{title: "another port", lines: []string{s.ip + " " + string(ssh.MarshalAuthorizedKey(s.key))}, bad: "unknown", kind: errdefs.IsFailedPrecondition},
-		{title: "negated", lines: []string{"![" + s.ip + "]:*,[127.*]:* " + string(ssh.MarshalAuthorizedKey(s.key))}, bad: "unknown",
-			kind: errdefs.IsFailedPrecondition},
+		{
+			title: "none, the command", bad: fmt.Sprintf("ssh-keyscan -p %d -t ed25519 '%s' | ssh-keygen -lf -", s.port, s.ip),
+			kind: errdefs.IsFailedPrecondition,
+		},
+		{
+			title: "another port", lines: []string{s.ip + " " + string(ssh.MarshalAuthorizedKey(s.key))}, bad: "unknown",
+			kind: errdefs.IsFailedPrecondition,
+		},
+		{
+			title: "negated", lines: []string{"![" + s.ip + "]:*,[127.*]:* " + string(ssh.MarshalAuthorizedKey(s.key))}, bad: "unknown",
+			kind: errdefs.IsFailedPrecondition,
+		},
 		{title: "changed", lines: []string{"# a comment", otherLine}, bad: "known_hosts:2 has another", kind: errdefs.IsPermissionDenied},
-		{title: "changed, hashed", lines: []string{knownhosts.HashHostname(name) + " " + string(ssh.MarshalAuthorizedKey(other.PublicKey()))},
-			bad: "known_hosts:1 has another", kind: errdefs.IsPermissionDenied},
-		{title: "revoked", lines: []string{right + "@revoked * " + string(ssh.MarshalAuthorizedKey(s.key))}, bad: "known_hosts:2;",
-			kind: errdefs.IsPermissionDenied},
-		{title: "revoked for others", lines: []string{right + "@revoked elsewhere " + string(ssh.MarshalAuthorizedKey(s.key))}, bad: "is revoked",
-			kind: errdefs.IsPermissionDenied},
+		{
+			title: "changed, hashed", lines: []string{knownhosts.HashHostname(name) + " " + string(ssh.MarshalAuthorizedKey(other.PublicKey()))},
+			bad: "known_hosts:1 has another", kind: errdefs.IsPermissionDenied,
+		},
+		{
+			title: "revoked", lines: []string{right + "@revoked * " + string(ssh.MarshalAuthorizedKey(s.key))}, bad: "known_hosts:2;",
+			kind: errdefs.IsPermissionDenied,
+		},
+		{
+			title: "revoked for others", lines: []string{right + "@revoked elsewhere " + string(ssh.MarshalAuthorizedKey(s.key))}, bad: "is revoked",
+			kind: errdefs.IsPermissionDenied,
+		},
 		{title: "an authority's own key", lines: []string{"@cert-authority " + right}, bad: "no common algorithm", kind: errdefs.IsUnavailable},
-		{title: "an authority's own key, and another", lines: []string{"@cert-authority " + right + otherLine}, bad: "known_hosts:2 has another",
-			kind: errdefs.IsPermissionDenied},
+		{
+			title: "an authority's own key, and another", lines: []string{"@cert-authority " + right + otherLine}, bad: "known_hosts:2 has another",
+			kind: errdefs.IsPermissionDenied,
+		},
 		{title: "half a line", lines: []string{right + "@revoked *"}, bad: "known_hosts:2: ", kind: errdefs.IsInvalidArgument},
 		{title: "a damaged key", lines: []string{right + "@revoked * ssh-ed25519 AAAA"}, bad: "known_hosts:2: ", kind: errdefs.IsInvalidArgument},
 		{title: "a marker of the future", lines: []string{"@later " + right}, bad: "known_hosts:1: ", kind: errdefs.IsInvalidArgument},
@@ -253,10 +269,12 @@ func TestLogin(t *testing.T) {
 	if err := try(t, "", "IdentityAgent "+ln.Addr().String()+"\nIdentityFile "+filepath.Join(l.home, "absent"), h); err != nil {
 		t.Errorf("a key of the agent: %v", err)
 	}
-	if err := try(t, ln.Addr().String(), "IdentitiesOnly yes\nIdentityFile "+filepath.Join(l.home, "strange"), h); !errdefs.IsUnauthorized(err) {
+	conf := "IdentitiesOnly yes\nIdentityFile " + filepath.Join(l.home, "strange")
+	if err := try(t, ln.Addr().String(), conf, h); !errdefs.IsUnauthorized(err) {
 		t.Errorf("a key of the agent that is not to be used: %v", err)
 	}
-	if err := try(t, ln.Addr().String(), "IdentityAgent none\nIdentityFile "+filepath.Join(l.home, "absent"), h); !errdefs.IsFailedPrecondition(err) {
+	conf = "IdentityAgent none\nIdentityFile " + filepath.Join(l.home, "absent")
+	if err := try(t, ln.Addr().String(), conf, h); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("an agent that is not to be used: %v", err)
 	}
 }
@@ -290,7 +308,8 @@ func TestJump(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer byConfig.Close()
-	if r, err := byConfig.Run(t.Context(), fleet.Host{Name: "far", Address: "far"}, fleet.Step{Argv: []string{"true"}}); err != nil || !r.OK() {
+	alias := fleet.Host{Name: "far", Address: "far"}
+	if r, err := byConfig.Run(t.Context(), alias, fleet.Step{Argv: []string{"true"}}); err != nil || !r.OK() {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if n := first.count.Load(); n != 2 {
@@ -306,7 +325,8 @@ func TestJump(t *testing.T) {
 	}
 	// The host on the way is checked like any other.
 	h.Jump[0].Address, h.Jump[0].Port = near.ip, near.port
-	if _, err = c.Run(t.Context(), h, fleet.Step{Argv: []string{"true"}}); !strings.Contains(fmt.Sprint(err), "["+near.ip+"]:"+strconv.Itoa(near.port)) {
+	_, err = c.Run(t.Context(), h, fleet.Step{Argv: []string{"true"}})
+	if !strings.Contains(fmt.Sprint(err), "["+near.ip+"]:"+strconv.Itoa(near.port)) {
 		t.Errorf("%v", err)
 	}
 }

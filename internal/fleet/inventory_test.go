@@ -149,8 +149,9 @@ func TestInventoryRefuses(t *testing.T) {
 func TestResolve(t *testing.T) {
 	inv := inventory(t, hostsFile)
 	for names, want := range map[string]string{
-		"web1": "web1", "db web2": "web2 db", "front": "web2 web1", "web1 front web1 role=web": "web2 web1", "canary": "web2 db", "zone=a": "web2",
-		"*": "web2 web1 db gate inner", "db * front": "web2 web1 db gate inner",
+		"web1": "web1", "db web2": "web2 db", "front": "web2 web1", "web1 front web1 role=web": "web2 web1", "canary": "web2 db",
+		"zone=a": "web2",
+		"*":      "web2 web1 db gate inner", "db * front": "web2 web1 db gate inner",
 	} {
 		hosts, err := inv.Resolve(strings.Fields(names)...)
 		var got []string
@@ -162,8 +163,10 @@ func TestResolve(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"wbe1": "; there is web1", "WEB1": "; there is web1", "fron": "; there is front", "nothing": `named "nothing": not found`, "role=wbe": "; there is role=web",
-		"role": "not found", "web": "; there is web1, web2", "web*": "web1", "empty": "has no host", "web1.": "web1", "-x": "not found", "": "not found",
+		"wbe1": "; there is web1", "WEB1": "; there is web1", "fron": "; there is front", "nothing": `named "nothing": not found`,
+		"role=wbe": "; there is role=web",
+		"role":     "not found", "web": "; there is web1, web2", "web*": "web1", "empty": "has no host", "web1.": "web1", "-x": "not found",
+		"":          "not found",
 		"web1,web2": "not found", "\x1b[2J": `"\x1b[2J"`,
 	} {
 		hosts, err := inv.Resolve("db", name)
@@ -181,7 +184,8 @@ func TestResolve(t *testing.T) {
 
 func FuzzInventory(f *testing.F) {
 	for _, s := range []string{
-		hostsFile, "hosts: {a: {sudo: [[a]]}}", "a: &b [*b]", "? a\n: b", "hosts:\n  a:\n    env: {set: {A: |\n      x\n}}", "- - - x", "{[", "%YAML 1.1\n---\n",
+		hostsFile, "hosts: {a: {sudo: [[a]]}}", "a: &b [*b]", "? a\n: b", "hosts:\n  a:\n    env: {set: {A: |\n      x\n}}", "- - - x", "{[",
+		"%YAML 1.1\n---\n",
 		"hosts: {a: {port: 0x16, labels: {x: 1e3, y: true, z: .inf}}}", "groups: {g: [a]}\nhosts: {a: {groups: [g]}}", "hosts: {a: !!str x}",
 	} {
 		f.Add([]byte(s))

@@ -194,13 +194,11 @@ func (s *stream) Write(p []byte) (int, error) {
 		return n, nil // there is no mark to be found any more
 	}
 	room := min(maxNoise+maxMark-len(s.before), n)
-	seen := max(0, len(s.before)-len(s.mark))
 	s.before = append(s.before, p[:room]...)
-	i := bytes.Index(s.before[seen:], s.mark)
+	i := bytes.Index(s.before, s.mark)
 	if i < 0 {
 		return n, nil
 	}
-	i += seen
 	end := bytes.IndexByte(s.before[i:], '\n')
 	if end < 0 {
 		return n, nil

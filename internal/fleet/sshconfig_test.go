@@ -93,9 +93,11 @@ func TestSSHConfigRefuses(t *testing.T) {
 	for _, line := range []string{
 		"ProxyCommand nc %h %p", "LocalCommand x", "PermitLocalCommand yes", "KnownHostsCommand /bin/x", "PKCS11Provider /x.so",
 		"SecurityKeyProvider /x.so", "StrictHostKeyChecking no", "StrictHostKeyChecking off", "NoHostAuthenticationForLocalhost yes",
-		"VerifyHostKeyDNS yes", "RevokedHostKeys /x", "CanonicalizeHostname yes", "CertificateFile /x", "RemoteCommand id", "BindAddress 127.0.0.1",
+		"VerifyHostKeyDNS yes", "RevokedHostKeys /x", "CanonicalizeHostname yes", "CertificateFile /x", "RemoteCommand id",
+		"BindAddress 127.0.0.1",
 		"PubkeyAuthentication no", "Nonsense 1", "Port 0", "Port 65536", "Port x", "ConnectTimeout x", "ConnectTimeout 1x", "IdentityFile %C",
-		"IdentityFile relative", "IdentityFile ${HOME}/x", "UserKnownHostsFile ~other/x", "HostName -oProxyCommand=x", "HostName a/b", "User -x", "User a b",
+		"IdentityFile relative", "IdentityFile ${HOME}/x", "UserKnownHostsFile ~other/x", "HostName -oProxyCommand=x", "HostName a/b",
+		"User -x", "User a b",
 		"HostName %p", "AddressFamily inet7", "IdentitiesOnly perhaps", "ServerAliveCountMax 0", "HostKeyAlias a/b", "IdentityAgent $SOCK",
 	} {
 		c := parse(t, "Host other\n  "+line+"\nHost x\n  "+line)
@@ -106,8 +108,10 @@ func TestSSHConfigRefuses(t *testing.T) {
 			t.Errorf("%s: %s, %v", line, got, err)
 		}
 	}
-	for _, line := range []string{"IgnoreUnknown Nonsense,X*\n Nonsense 1\n xyz 2", "ForwardAgent yes", "ProxyCommand none", "StrictHostKeyChecking accept-new",
-		"RequestTTY yes", "StrictHostKeyChecking yes\nStrictHostKeyChecking no", "Ciphers +3des-cbc"} {
+	for _, line := range []string{
+		"IgnoreUnknown Nonsense,X*\n Nonsense 1\n xyz 2", "ForwardAgent yes", "ProxyCommand none", "StrictHostKeyChecking accept-new",
+		"RequestTTY yes", "StrictHostKeyChecking yes\nStrictHostKeyChecking no", "Ciphers +3des-cbc",
+	} {
 		if got, err := asked(t, parse(t, line), "y"); err != nil || got != "caller@y:22" {
 			t.Errorf("%s: %s, %v", line, got, err)
 		}
@@ -176,7 +180,8 @@ func TestSSHConfigWays(t *testing.T) {
 		strings.Repeat("x,", fleet.MaxJumps)+"x\n")
 	c := l.client()
 	for _, name := range []string{"a", "bad", "many"} {
-		if _, err := c.Run(t.Context(), fleet.Host{Name: name, Address: name}, fleet.Step{Argv: []string{"true"}}); !errdefs.IsInvalidArgument(err) {
+		_, err := c.Run(t.Context(), fleet.Host{Name: name, Address: name}, fleet.Step{Argv: []string{"true"}})
+		if !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

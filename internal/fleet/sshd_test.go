@@ -169,7 +169,8 @@ func (l *lab) start(more []string, lines ...string) *sshd {
 	for _, line := range lines {
 		conf = append(conf, strings.ReplaceAll(line, "HOSTKEY", hostKey))
 	}
-	cmd := exec.Command(program, "-D", "-e", "-f", write(l.t, filepath.Join(dir, "sshd_config"), []byte(strings.Join(conf, "\n")+"\n"), 0o600))
+	cmd := exec.Command(program, "-D", "-e",
+		"-f", write(l.t, filepath.Join(dir, "sshd_config"), []byte(strings.Join(conf, "\n")+"\n"), 0o600))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stderr, err := cmd.StderrPipe()
 	if err != nil {

@@ -12,7 +12,9 @@ import (
 )
 
 func listed() *fleet.Host {
-	return &fleet.Host{Name: "web", Address: "web", Sudo: [][]string{{"id"}, {"systemctl", "restart", "nginx"}, {"/usr/bin/apt-get", "update"}}}
+	return &fleet.Host{
+		Name: "web", Address: "web", Sudo: [][]string{{"id"}, {"systemctl", "restart", "nginx"}, {"/usr/bin/apt-get", "update"}},
+	}
 }
 
 func TestSudoArgv(t *testing.T) {
@@ -22,11 +24,15 @@ func TestSudoArgv(t *testing.T) {
 		"env --unset=A -- sudo -n id": true, "nohup setsid -w stdbuf -oL sudo -n id": true, "grep sudo /etc/group": true, "which sudo": true,
 		"apt-get install sudo": true, "find / -name x": true, "command -v sudo": true, "ls su": true, "bash script.sh": true,
 
-		"sudo id": false, "sudo -n cat": false, "sudo": false, "sudo -n": false, "sudo -n systemctl restart": false, "sudo -n -u root id": false,
-		"sudo -n -E id": false, "sudo -ni": false, "sudo -n -s id": false, "sudo -n A=b id": false, "sudo -n /usr/bin/id": false, "sudo -n env id": false,
-		"env sudo -n cat": false, "env -S sudo -n id": false, "env -i -x sudo -n id": false, "nice -10 sudo -n id": false, "timeout --what 5 sudo -n id": false,
-		"su -c id": false, "doas id": false, "pkexec id": false, "env su": false, "./su": false, "systemd-run id": false,
-		"xargs sudo -n id": false, "find / -exec sudo -n id ;": false, "ssh other sudo -n id": false, "busybox su": false, "xargs -I{} sh -c sudo": false,
+		"sudo id": false, "sudo -n cat": false, "sudo": false, "sudo -n": false, "sudo -n systemctl restart": false,
+		"sudo -n -u root id": false,
+		"sudo -n -E id":      false, "sudo -ni": false, "sudo -n -s id": false, "sudo -n A=b id": false, "sudo -n /usr/bin/id": false,
+		"sudo -n env id":  false,
+		"env sudo -n cat": false, "env -S sudo -n id": false, "env -i -x sudo -n id": false, "nice -10 sudo -n id": false,
+		"timeout --what 5 sudo -n id": false,
+		"su -c id":                    false, "doas id": false, "pkexec id": false, "env su": false, "./su": false, "systemd-run id": false,
+		"xargs sudo -n id": false, "find / -exec sudo -n id ;": false, "ssh other sudo -n id": false, "busybox su": false,
+		"xargs -I{} sh -c sudo":    false,
 		"env PATH=/tmp sudo -n id": false, "sudo -n sudo -n id": false,
 	} {
 		s := fleet.Step{Argv: strings.Split(text, " ")}
@@ -39,14 +45,19 @@ func TestSudoArgv(t *testing.T) {
 func TestSudoText(t *testing.T) {
 	for text, ok := range map[string]bool{
 		"id; ls | wc -l": true, "if true; then sudo -n id; fi": true, "sudo -n systemctl restart nginx && echo done": true, "echo sudo": true,
-		"for i in 1 2; do sudo -n id; done": true, "sh -c 'sudo -n id'": true, "exec sudo -n id": true, "sudo -n id $x": true, "A=1 sudo -n id": true,
+		"for i in 1 2; do sudo -n id; done": true, "sh -c 'sudo -n id'": true, "exec sudo -n id": true, "sudo -n id $x": true,
+		"A=1 sudo -n id": true,
 		"PATH=/tmp sudo -n /usr/bin/apt-get update": true, "cat <<E\nsudo\nE": true,
 
-		"sudo id": false, "true; sudo -n cat": false, "echo $(sudo -n cat)": false, "sh -c 'sudo -n cat'": false, "env sh -c 'sudo -n cat'": false,
+		"sudo id": false, "true; sudo -n cat": false, "echo $(sudo -n cat)": false, "sh -c 'sudo -n cat'": false,
+		"env sh -c 'sudo -n cat'":       false,
 		"sh -c \"sh -c 'sudo -n cat'\"": false, "sh -c \"$x\"": false, "$x id": false, "s=sudo; $s id": false, "eval 'sudo -n cat'": false,
-		"f() { sudo -n \"$@\"; }; f cat": false, "sudo -n $x": false, "sudo $n id": false, "sudo -n systemctl $x nginx": false, "su''do -n cat": false,
-		"su\\\ndo -n cat": false, "\\sudo -n cat": false, "command sudo -n cat": false, "exec -a x sudo -n cat": false, "alias s='sudo -n'\ns cat": false,
-		"PATH=/tmp sudo -n id": false, "export PATH=/tmp; sudo -n id": false, "if": false, "su*do id": false, "trap 'sudo -n cat' EXIT": false,
+		"f() { sudo -n \"$@\"; }; f cat": false, "sudo -n $x": false, "sudo $n id": false, "sudo -n systemctl $x nginx": false,
+		"su''do -n cat":   false,
+		"su\\\ndo -n cat": false, "\\sudo -n cat": false, "command sudo -n cat": false, "exec -a x sudo -n cat": false,
+		"alias s='sudo -n'\ns cat": false,
+		"PATH=/tmp sudo -n id":     false, "export PATH=/tmp; sudo -n id": false, "if": false,
+		"su*do id": false, "trap 'sudo -n cat' EXIT": false,
 		"x | sudo -n cat": false, "(doas id)": false, "`su`": false, "while sudo -n cat; do :; done": false,
 	} {
 		s := fleet.Step{Shell: true, ShellText: text}
