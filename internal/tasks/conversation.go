@@ -130,7 +130,8 @@ func (t *Tasks) open(by principal.Principal, task workspace.Task, proc runtime.P
 	f := proc.Files()
 	c := &conversation{
 		tasks: t, by: by, task: task, after: spec.After, proc: proc, wait: wait, limit: t.cfg.Patience, in: f[0], out: f[1], err: f[2],
-		quiet: make(chan struct{}), kept: make(chan struct{}), ready: make(chan struct{}), told: make(chan struct{}), open: map[string]bool{}, keys: map[string]bool{},
+		quiet: make(chan struct{}), kept: make(chan struct{}), ready: make(chan struct{}), told: make(chan struct{}),
+		open: map[string]bool{}, keys: map[string]bool{},
 	}
 	if spec.Serve && task.Protocol == Agent {
 		c.about = make(chan struct{})

@@ -125,7 +125,9 @@ var tiers = []deps.Tier{
 	{Name: "rootless", Level: 5, With: []string{"asking", "config", "gate", "single"}},
 	{Name: "front", Level: 5, With: []string{"rootless"}},
 	{Name: "mcp", Level: 5},
-	{Name: "cli", Level: 5, With: []string{"front", "mcp", "rootless", "watch"}},
+	{Name: "agent", Level: 5},
+	{Name: "steps", Level: 5},
+	{Name: "cli", Level: 5, With: []string{"front", "mcp", "rootless", "steps", "watch"}},
 }
 
 // privileged is what both processes with rights of their own may link.
