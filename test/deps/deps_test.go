@@ -83,6 +83,7 @@ var tiers = []deps.Tier{
 	{Name: "fileapi", Level: 3},
 	{Name: "fileprog", Level: 3, With: []string{"fileapi", "filetree", "removal"}},
 	{Name: "sandbox", Level: 3, With: []string{"sealed", "thread"}},
+	{Name: "hostrun", Level: 3, With: []string{"pidfd", "sandbox"}},
 	// What an error is called on the wire: data, beside the API that it is for.
 	{Name: "api/errcode", Level: 3},
 
