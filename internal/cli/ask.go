@@ -38,7 +38,7 @@ type askFlags struct {
 	agent, model, llm, provider string
 	on                          []string
 	inventory                   string
-	asRoot                      bool
+	asRoot, yesSafe             bool
 	after                       string
 	resume                      bool
 	timeout, wait               time.Duration
@@ -78,6 +78,7 @@ The exit code is 0 if there is an answer, and 1 if there is none.`,
 	completeFrom(c, "on", onHost, onRemote, onNone)
 	f.StringVar(&x.inventory, "hosts", "", "the file that names remote hosts (default hosts.yaml in carrel's configuration directory)")
 	_ = c.MarkFlagFilename("hosts", "yaml") // the flag is there
+	f.BoolVar(&x.yesSafe, "yes-safe", false, "at a terminal: approve plans of which you would be asked only because a model wrote them")
 	f.BoolVar(&x.asRoot, "as-root", false, "as root: let commands on this machine run as root")
 	f.StringVar(&x.after, "after", "", "go on from this task of the agent, which it is told")
 	f.BoolVar(&x.resume, "resume", false, "go on from the agent's newest task")
@@ -162,7 +163,7 @@ func (a *app) turn(ctx context.Context, client *carrel.Client, question string, 
 	if err != nil {
 		return err
 	}
-	t := &turnView{a: a, client: client, ws: ws, task: m.GetTask(), out: *x.output}
+	t := &turnView{a: a, client: client, ws: ws, task: m.GetTask(), out: *x.output, yesSafe: x.yesSafe, plans: newPlans()}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer t.stop(context.WithoutCancel(ctx)) // one that has ended stays as it is
@@ -210,6 +211,9 @@ type turnView struct {
 	task     *carrelv1.Task
 	out      format
 	answered bool
+	// yesSafe: plans that only a model's hand makes ask are approved. plans are those that were shown.
+	yesSafe bool
+	plans   *plans
 }
 
 // stop ends the turn if it has not ended.
@@ -243,7 +247,13 @@ func (t *turnView) decide(ctx context.Context, m *carrelv1.Approval) error {
 			stop(errSettled)
 		}
 	}()
-	r := t.a.prompt(open, m, false)
+	var r reply
+	if p, err := t.plans.wait(open, m.GetActionDigest()); err == nil && t.yesSafe && p.onlyFirstRun() {
+		_ = say(t.a.Err, "carrel: approved, as you said --yes-safe\n")
+		r.kind = approval.Once
+	} else {
+		r = t.a.prompt(open, m, false)
+	}
 	switch {
 	case errors.Is(r.err, errSettled):
 		return say(t.a.Err, "\ncarrel: somebody else has answered, or its time is over\n")

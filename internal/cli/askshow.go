@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 )
@@ -11,6 +13,7 @@ import (
 // planShown is the body of a message of kind plan.
 type planShown struct {
 	Number int    `json:"number"`
+	Digest string `json:"digest"`
 	Goal   string `json:"goal"`
 	Asks   bool   `json:"asks"`
 	Steps  []struct {
@@ -20,8 +23,53 @@ type planShown struct {
 		ReadOnly bool   `json:"read_only"`
 		Level    string `json:"level"`
 		Risk     int    `json:"risk"`
+		FirstRun bool   `json:"first_run"`
 	} `json:"steps"`
 	Rollback []string `json:"rollback"`
+}
+
+// onlyFirstRun reports whether a person is asked about the plan only because a model wrote it.
+func (p *planShown) onlyFirstRun() bool {
+	for _, s := range p.Steps {
+		if !s.FirstRun && s.Level != "SAFE" {
+			return false
+		}
+	}
+	return len(p.Steps) > 0
+}
+
+// plans are the plans of a turn that were shown, by the digest by which a person is asked about them.
+type plans struct {
+	mu    sync.Mutex
+	of    map[string]*planShown
+	added chan struct{}
+}
+
+func newPlans() *plans { return &plans{of: map[string]*planShown{}, added: make(chan struct{})} }
+
+func (p *plans) add(x *planShown) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.of[x.Digest] = x
+	close(p.added)
+	p.added = make(chan struct{})
+}
+
+// wait returns the plan with a digest once it was shown.
+func (p *plans) wait(ctx context.Context, digest string) (*planShown, error) {
+	for {
+		p.mu.Lock()
+		x, added := p.of[digest], p.added
+		p.mu.Unlock()
+		if x != nil {
+			return x, nil
+		}
+		select {
+		case <-added:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
 }
 
 // stepShown is the body of a message of kind step.
@@ -37,6 +85,10 @@ type stepShown struct {
 // show shows one message of a turn: the agent's words on stdout, and what happens on stderr.
 func (t *turnView) show(m *carrelv1.TaskMessage) error {
 	if t.out == asJSON {
+		var p planShown
+		if m.GetKind() == "plan" && json.Unmarshal(m.GetBody(), &p) == nil {
+			t.plans.add(&p)
+		}
 		return t.a.printMessage(m, asJSON)
 	}
 	switch m.GetKind() {
@@ -53,7 +105,9 @@ func (t *turnView) show(m *carrelv1.TaskMessage) error {
 	case "plan":
 		var p planShown
 		if json.Unmarshal(m.GetBody(), &p) == nil {
-			return say(t.a.Err, "%s", planText(&p))
+			err := say(t.a.Err, "%s", planText(&p))
+			t.plans.add(&p) // once it is on the screen
+			return err
 		}
 	case "step":
 		var s stepShown

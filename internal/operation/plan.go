@@ -30,6 +30,8 @@ type PlanStep struct {
 	// Level and Risk are what the policy says of it.
 	Level string `json:"level"`
 	Risk  int    `json:"risk"`
+	// FirstRun: a person is asked about it only because a model wrote it.
+	FirstRun bool `json:"first_run,omitempty"`
 	// Digest is that of the operation that it is.
 	Digest string `json:"digest"`
 }
@@ -51,7 +53,11 @@ func (p Plan) Lines() []string {
 		if s.Part != "command" {
 			part = s.Part + ", "
 		}
-		lines = append(lines, fmt.Sprintf("%d. %s%s: %s  [%s, risk %d]", i+1, part, s.Target, s.Command, s.Level, s.Risk))
+		why := s.Level
+		if s.FirstRun {
+			why += ", as a model wrote it"
+		}
+		lines = append(lines, fmt.Sprintf("%d. %s%s: %s  [%s, risk %d]", i+1, part, s.Target, s.Command, why, s.Risk))
 	}
 	return lines
 }

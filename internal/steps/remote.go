@@ -74,8 +74,9 @@ func (r *Remotes) Run(ctx context.Context, c runtime.HostCommand) (runtime.HostR
 		return runtime.HostResult{}, err
 	}
 	out := runtime.HostResult{
-		Stdout: joined(res.Stdout.Head, res.Stdout.Tail, res.Stdout.Dropped), Stderr: joined(res.Stderr.Head, res.Stderr.Tail, res.Stderr.Dropped),
-		Lost: res.Stdout.Dropped + res.Stderr.Dropped, Held: "nothing but the rights of the user there",
+		Stdout: joined(res.Stdout.Head, res.Stdout.Tail, res.Stdout.Dropped),
+		Stderr: joined(res.Stderr.Head, res.Stderr.Tail, res.Stderr.Dropped),
+		Lost:   res.Stdout.Dropped + res.Stderr.Dropped, Held: "nothing but the rights of the user there",
 	}
 	switch res.Outcome {
 	case fleet.Ended:
@@ -102,7 +103,8 @@ func (r *Remotes) Run(ctx context.Context, c runtime.HostCommand) (runtime.HostR
 
 // signals are the numbers of signals by the names that SSH has for them (RFC 4254, 6.10).
 var signals = map[string]int{
-	"ABRT": 6, "ALRM": 14, "FPE": 8, "HUP": 1, "ILL": 4, "INT": 2, "KILL": 9, "PIPE": 13, "QUIT": 3, "SEGV": 11, "TERM": 15, "USR1": 10, "USR2": 12,
+	"ABRT": 6, "ALRM": 14, "FPE": 8, "HUP": 1, "ILL": 4, "INT": 2, "KILL": 9, "PIPE": 13, "QUIT": 3, "SEGV": 11, "TERM": 15,
+	"USR1": 10, "USR2": 12,
 }
 
 // joined is the beginning and the end of an output, and what is missing between.

@@ -168,6 +168,18 @@ func (t *Turns) judge(ctx context.Context, steps []step) error {
 		}
 		// Several hosts at once are always shown to a person.
 		s.asks = j.Level == policy.Confirm || s.hosts > 1
+		if j.Level == policy.Confirm {
+			typed := *s.op.Full()
+			typed.Source = string(policy.User)
+			op, err := operation.NewExec(typed)
+			if err != nil {
+				return err
+			}
+			if j, err = s.look.Judge(op); err != nil {
+				return err
+			}
+			s.shown.FirstRun = j.Level == policy.Safe
+		}
 	}
 	return nil
 }

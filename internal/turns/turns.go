@@ -159,7 +159,11 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 		return Reply{Outcome: Invalid, Why: fmt.Sprintf("the plan takes %d bytes where it is shown, and at most %d are; propose fewer steps, "+
 			"or put what they do into a file", n, maxShown)}, nil
 	}
-	if err := turn.Note("plan", planNote(op, answer.Commands)); err != nil {
+	digest, err := operation.Same(op, turn.On)
+	if err != nil {
+		return Reply{}, err
+	}
+	if err := turn.Note("plan", planNote(op, digest, answer.Commands)); err != nil {
 		return Reply{}, err
 	}
 	return t.carryOut(ctx, turn, op, steps)
@@ -208,7 +212,7 @@ type ended struct {
 }
 
 // planNote is a plan as those who follow the turn see it.
-func planNote(op operation.Plan, p *plan.CommandPlan) map[string]any {
+func planNote(op operation.Plan, digest string, p *plan.CommandPlan) map[string]any {
 	purposes := make([]string, 0, len(op.Steps))
 	for _, list := range [][]plan.Step{p.PreflightChecks, p.Commands, p.Verification} {
 		for _, s := range list {
@@ -220,8 +224,8 @@ func planNote(op operation.Plan, p *plan.CommandPlan) map[string]any {
 		rollback = append(rollback, s.Target.String()+": "+s.Command)
 	}
 	return map[string]any{
-		"number": op.Number, "goal": op.Goal, "steps": op.Steps, "asks": op.Asks, "purposes": purposes, "risk_summary": oneLine(p.RiskSummary),
-		"rollback": rollback,
+		"number": op.Number, "digest": digest, "goal": op.Goal, "steps": op.Steps, "asks": op.Asks, "purposes": purposes,
+		"risk_summary": oneLine(p.RiskSummary), "rollback": rollback,
 	}
 }
 

@@ -279,7 +279,7 @@ func newTransport(dial func(context.Context) (*net.UnixConn, error)) *transport 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch r.URL.Path {
 	case carrelv1connect.CommandServiceStreamProcedure, carrelv1connect.CommandServiceJoinProcedure,
-		carrelv1connect.PortServiceConnectProcedure,
+		carrelv1connect.PortServiceConnectProcedure, carrelv1connect.AgentServiceServeProcedure,
 		carrelv1connect.ArchiveServiceRestoreProcedure, carrelv1connect.FileServiceWriteFileProcedure,
 		carrelv1connect.FileServiceUnpackFilesProcedure:
 		return t.streams.RoundTrip(r)

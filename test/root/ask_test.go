@@ -200,3 +200,73 @@ func TestAskAsksAPerson(t *testing.T) {
 		}
 	}
 }
+
+// Steps on this machine run as the user who asked and nobody else. One that says that it only reads cannot change anything,
+// whatever it tries; one that changes something runs on a yes alone.
+func TestAskOnTheHost(t *testing.T) {
+	m, alice, ask := newAsked(t)
+	dir := t.TempDir()
+	for d := dir; d != "/"; d = filepath.Dir(d) { // the way to it is open
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own := filepath.Join(dir, "own")
+	if err := os.Mkdir(own, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(own, int(alice.Uid), int(alice.Gid)); err != nil {
+		t.Fatal(err)
+	}
+	// A person is asked about what a model writes for a host, if only for that; with --yes-safe they have answered.
+	s := m.script(t, always(planOf("host", "id -u", true)), always(directly("it is done")))
+	at := ptytest.Start(t, m.command(context.Background(), alice, "ask", "--llm", "m1", "--model", "house", "--on", "host", "--yes-safe", "who am I?"),
+		50, 120, false)
+	at.Expect("it is done")
+	if code, screen := at.Wait(), at.Screen(); code != 0 || !strings.Contains(screen, "--yes-safe") || !strings.Contains(screen, "1. host: done") {
+		t.Fatalf("%d, %q", code, screen)
+	}
+	if said := s.said()[1]; !strings.Contains(said, fmt.Sprintf(`\"stdout\":\"%d\\n\"`, alice.Uid)) || !strings.Contains(said, "controls verified") {
+		t.Errorf("the model was told %q", said)
+	}
+	// What is said to read is held by the kernel, also where a person believed it.
+	script := filepath.Join(dir, "look")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\ntouch "+own+"/a || mkdir "+own+"/b || kill -9 $PPID\nexit 9\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, write := range []string{script, "sh " + script} {
+		s := m.script(t, always(planOf("host", write, true)), always(directly("done")))
+		x := ptytest.Start(t, m.command(context.Background(), alice, "ask", "--llm", "m1", "--on", "host", "read"), 50, 120, false)
+		x.Expect(question)
+		x.Type("y\n")
+		x.Expect("done")
+		x.Wait()
+		if said := s.said(); len(said) != 2 || !strings.Contains(said[1], `\"outcome\":\"failed\"`) {
+			t.Errorf("%s: the model was told %q", write, said[len(said)-1])
+		}
+		if left, err := os.ReadDir(own); err != nil || len(left) > 0 {
+			t.Fatalf("%s left %v, %v", write, left, err)
+		}
+	}
+	change := planOf("host", "touch "+own+"/made", false)
+	m.script(t, always(change), always(directly("done")))
+	if r := ask("--on", "host", "make it"); !strings.Contains(r.out, "not approved") {
+		t.Errorf("%+v", r)
+	}
+	m.script(t, always(change), always(directly("it is made")))
+	x := ptytest.Start(t, m.command(context.Background(), alice, "ask", "--llm", "m1", "--on", "host", "make it"), 50, 120, false)
+	x.Expect(question)
+	x.Type("y\n")
+	x.Expect("it is made")
+	x.Wait()
+	fi, err := os.Stat(own + "/made")
+	if err != nil || fi.Sys().(*syscall.Stat_t).Uid != alice.Uid {
+		t.Errorf("%v, %v", fi, err)
+	}
+	// Root offers nothing without a word.
+	m.script(t, always(planOf("host", "id", true)), always(directly("done")))
+	if r := m.try(nil, "", "ask", "--llm", "m1", "--model", "house", "--agent", "roots", "--on", "host", "who?"); !strings.Contains(r.err, "--as-root") ||
+		strings.Contains(r.err, "1. host: done") {
+		t.Errorf("%+v", r)
+	}
+}
