@@ -2,8 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -11,15 +9,12 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/attend"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/steps"
-	"github.com/carrel-dev/carrel/internal/workspace"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -63,11 +58,19 @@ needs an answer is refused, unless --wait says how long to wait for one.
 
 The exit code is 0 if there is an answer, and 1 if there is none.`,
 		Example: `  carrel ask "why is the disk full?"
-  carrel ask --on remote --hosts hosts.yaml "which of the hosts run an old kernel?"
+  carrel ask --on remote --hosts hosts.yaml "which hosts run an old kernel?"
   carrel ask --on none "run the tests in workspace demo and say what fails"
   carrel ask --resume "and now remove them"`,
 		Args: atLeast("QUESTION"),
 	}
+	a.addAskFlags(c, &x)
+	x.output = outputFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error { return a.ask(c, strings.Join(args, " "), &x) }
+	return c
+}
+
+// addAskFlags adds the flags that ask and chat have.
+func (a *app) addAskFlags(c *cobra.Command, x *askFlags) {
 	f := c.Flags()
 	f.StringVar(&x.agent, "agent", "agent", "the workspace that the agent runs in; it is made if there is none")
 	f.StringVar(&x.model, "model", "", "the `NAME` of the model's endpoint for a new agent, see \"carrel model ls\" (default the only one)")
@@ -86,9 +89,6 @@ The exit code is 0 if there is an answer, and 1 if there is none.`,
 	f.DurationVar(&x.wait, "wait", 0, "how long a person may take to answer, as in 5m (default 10m at a terminal)")
 	f.Int64Var(&x.requests, "max-requests", 0, "ask the model at most `N` times (default 32)")
 	f.Int64Var(&x.tokens, "max-tokens", 0, "ask the model no further once `N` tokens are used")
-	x.output = outputFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error { return a.ask(c, strings.Join(args, " "), &x) }
-	return c
 }
 
 // check says what is wrong with the flags.
@@ -112,58 +112,84 @@ func (x *askFlags) check(c *cobra.Command) error {
 }
 
 func (a *app) ask(c *cobra.Command, question string, x *askFlags) error {
-	if err := x.check(c); err != nil {
+	k, err := a.asker(c, x)
+	if err != nil {
 		return err
+	}
+	defer k.close()
+	return attend.Interruptible(c.Context(), attend.Signals(false), func(ctx context.Context) error {
+		if err := k.ready(ctx); err != nil {
+			return err
+		}
+		return k.turn(ctx, question)
+	})
+}
+
+// asker asks one agent, turn by turn.
+type asker struct {
+	*app
+	*askFlags
+
+	client *carrel.Client
+	served steps.Config
+	close  func()
+	// ws is the agent's workspace, and argv the command that runs it there.
+	ws   string
+	argv []string
+}
+
+// asker connects to the daemon, and to nothing else yet. The caller must call close.
+func (a *app) asker(c *cobra.Command, x *askFlags) (*asker, error) {
+	if err := x.check(c); err != nil {
+		return nil, err
 	}
 	if x.llm == "" {
 		x.llm = os.Getenv(agentEnv)
 	}
 	if x.llm == "" {
-		return usage(c, "cannot ask a model without its name: give --llm NAME, or set $%s", agentEnv)
+		return nil, usage(c, "cannot ask a model without its name: give --llm NAME, or set $%s", agentEnv)
 	}
-	client, err := a.client()
-	if err != nil {
-		return err
+	k := &asker{app: a, askFlags: x}
+	var err error
+	if k.client, err = a.client(); err != nil {
+		return nil, err
 	}
-	served, closeHosts, err := a.servedHosts(x)
-	if err != nil {
-		return err
-	}
-	defer closeHosts()
-	return attend.Interruptible(c.Context(), attend.Signals(false), func(ctx context.Context) error {
-		return a.turn(ctx, client, question, x, served)
-	})
+	k.served, k.close, err = a.servedHosts(x)
+	return k, err
 }
 
-// turn runs one turn of the agent, from the question to the answer.
-func (a *app) turn(ctx context.Context, client *carrel.Client, question string, x *askFlags, served steps.Config) error {
-	ws, err := a.agentWorkspace(ctx, client, x)
-	if err != nil {
+// ready has the agent's workspace and program ready.
+func (k *asker) ready(ctx context.Context) (err error) {
+	if k.ws, err = k.agentWorkspace(ctx, k.client, k.askFlags); err != nil {
 		return err
 	}
-	argv, err := a.agentProgram(ctx, client, ws, x)
-	if err != nil {
+	if k.argv, err = k.agentProgram(ctx, k.client, k.ws, k.askFlags); err != nil {
 		return err
 	}
-	if x.resume {
-		if x.after, err = newestTask(ctx, client, ws); err != nil {
-			return err
-		}
+	if k.resume {
+		k.after, err = newestTask(ctx, k.client, k.ws)
 	}
-	serves := served.Local != nil || served.Remote != nil
-	wait := x.wait
+	return err
+}
+
+// turn runs one turn of the agent, from the question to the answer. The next one goes on from it.
+func (k *asker) turn(ctx context.Context, question string) error {
+	a, client := k.app, k.client
+	serves := k.served.Local != nil || k.served.Remote != nil
+	wait := k.wait
 	if wait == 0 && !(isTerminal(a.In) && isTerminal(a.Err)) {
 		wait = carrel.DoNotWait
 	}
 	m, err := askOf(ctx, client, tasks.RunTask, &carrelv1.RunTaskRequest{
-		Workspace: ws, Prompt: question, Protocol: "agent", Serve: serves, After: x.after, Command: &carrelv1.Command{
-			Argv: argv, TimeoutMs: x.timeout.Milliseconds(), Source: carrel.SourceUser, ApprovalWaitMs: max(wait.Milliseconds(), -1),
+		Workspace: k.ws, Prompt: question, Protocol: "agent", Serve: serves, After: k.after, Command: &carrelv1.Command{
+			Argv: k.argv, TimeoutMs: k.timeout.Milliseconds(), Source: carrel.SourceUser, ApprovalWaitMs: max(wait.Milliseconds(), -1),
 		},
 	})
 	if err != nil {
 		return err
 	}
-	t := &turnView{a: a, client: client, ws: ws, task: m.GetTask(), out: *x.output, yesSafe: x.yesSafe, plans: newPlans()}
+	k.after = m.GetTask().GetId()
+	t := &turnView{a: a, client: client, ws: k.ws, task: m.GetTask(), out: *k.output, yesSafe: k.yesSafe, plans: newPlans()}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer t.stop(context.WithoutCancel(ctx)) // one that has ended stays as it is
@@ -173,7 +199,7 @@ func (a *app) turn(ctx context.Context, client *carrel.Client, question string, 
 	if serves {
 		stream := client.Agents().Serve(ctx)
 		beside.Go(func() {
-			err := steps.Serve(ctx, stream, ws, m.GetTask().GetId(), served, func() {})
+			err := steps.Serve(ctx, stream, k.ws, m.GetTask().GetId(), k.served, func() {})
 			if err != nil && ctx.Err() == nil && connect.CodeOf(err) != connect.CodeFailedPrecondition {
 				_ = say(a.Err, "carrel: %v\n", err)
 			}
@@ -187,101 +213,4 @@ func (a *app) turn(ctx context.Context, client *carrel.Client, question string, 
 		})
 	}
 	return t.follow(ctx)
-}
-
-// newestTask is the newest task of the agent's workspace.
-func newestTask(ctx context.Context, client *carrel.Client, ws string) (string, error) {
-	m, err := askOf(ctx, client, tasks.ListTasks, &carrelv1.ListTasksRequest{Workspace: ws})
-	if err != nil {
-		return "", err
-	}
-	for _, t := range m.GetTasks() {
-		if t.GetProtocol() == "agent" {
-			return t.GetId(), nil
-		}
-	}
-	return "", fmt.Errorf("cannot resume: the agent has no task that is kept; ask without --resume: %w", errdefs.ErrNotFound)
-}
-
-// turnView shows a turn to a person.
-type turnView struct {
-	a        *app
-	client   *carrel.Client
-	ws       string
-	task     *carrelv1.Task
-	out      format
-	answered bool
-	// yesSafe: plans that only a model's hand makes ask are approved. plans are those that were shown.
-	yesSafe bool
-	plans   *plans
-}
-
-// stop ends the turn if it has not ended.
-func (t *turnView) stop(ctx context.Context) {
-	if t.answered {
-		return
-	}
-	_, _ = askOf(ctx, t.client, tasks.StopTask, &carrelv1.StopTaskRequest{Workspace: t.ws, TaskId: t.task.GetId()}) // it ends by its time too
-}
-
-// answer asks the person at the terminal about each plan that needs it, until ctx ends.
-func (t *turnView) answer(ctx context.Context) error {
-	err := (&approvalSource{t.client}).stream(ctx, func(m *carrelv1.Approval) error {
-		if m == nil || !isPending(m) || m.GetKind() != string(operation.RunPlan) || m.GetThread() != t.task.GetId() {
-			return nil
-		}
-		return t.decide(ctx, m)
-	})
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
-}
-
-// decide shows one plan and sends the answer.
-func (t *turnView) decide(ctx context.Context, m *carrelv1.Approval) error {
-	open, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	go func() {
-		if t.a.untilAnswered(open, t.client, m.GetId()) == nil {
-			stop(errSettled)
-		}
-	}()
-	var r reply
-	if p, err := t.plans.wait(open, m.GetActionDigest()); err == nil && t.yesSafe && p.onlyFirstRun() {
-		_ = say(t.a.Err, "carrel: approved, as you said --yes-safe\n")
-		r.kind = approval.Once
-	} else {
-		r = t.a.prompt(open, m, false)
-	}
-	switch {
-	case errors.Is(r.err, errSettled):
-		return say(t.a.Err, "\ncarrel: somebody else has answered, or its time is over\n")
-	case ctx.Err() != nil:
-		return nil
-	case r.err != nil:
-		r.kind, r.reason = approval.Deny, "no answer"
-	}
-	_, err := askOf(ctx, t.client, approvals.AnswerApproval,
-		&carrelv1.AnswerApprovalRequest{Id: m.GetId(), Kind: string(r.kind), Reason: r.reason, Terminal: true})
-	if connect.CodeOf(err) == connect.CodeFailedPrecondition { // somebody was faster
-		return nil
-	}
-	return err
-}
-
-// follow shows what happens until the turn has ended.
-func (t *turnView) follow(ctx context.Context) error {
-	end, err := t.a.receiveTask(ctx, t.client, &carrelv1.FollowTaskRequest{Workspace: t.ws, TaskId: t.task.GetId()}, t.show)
-	if err != nil {
-		return err
-	}
-	t.answered = true
-	switch workspace.TaskState(end.GetState()) {
-	case workspace.TaskRunning, workspace.TaskCompleted:
-		return nil
-	case workspace.TaskFailed, workspace.TaskStopped:
-	}
-	t.a.code = 1
-	return say(t.a.Err, "carrel: there is no answer: %s\n", end.GetReason())
 }

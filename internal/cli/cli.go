@@ -87,6 +87,7 @@ var commandTable = []struct {
 	{"wait", "commands", (*app).waitCommand},
 	{"task", "commands", (*app).taskCommand},
 	{"ask", "commands", (*app).askCommand},
+	{"chat", "commands", (*app).chatCommand},
 	{"approvals", "commands", (*app).approvalsCommand},
 	{"mcp", "commands", (*app).mcpCommand},
 	{"up", "host", (*app).upCommand},

@@ -123,10 +123,13 @@ func (a *acp) answered(m linerpc.Message) error {
 	if err := a.c.message("completion", m.Result); err != nil {
 		return err
 	}
-	switch r.StopReason {
-	case "end_turn":
+	by, stopped := a.c.stoppedBy()
+	switch {
+	case r.StopReason == "end_turn":
 		a.c.finish(workspace.TaskCompleted, r.StopReason)
-	case "":
+	case r.StopReason == "cancelled" && stopped:
+		a.c.finish(workspace.TaskStopped, "stopped by "+by)
+	case r.StopReason == "":
 		return fmt.Errorf("its answer to session/prompt has no stopReason")
 	default:
 		a.c.finish(workspace.TaskFailed, fmt.Sprintf("the agent ended its turn before it was done: %.64q", r.StopReason))

@@ -325,6 +325,13 @@ func (c *conversation) stopping(by string) bool {
 	return first
 }
 
+// stoppedBy is who has stopped the task; false if nobody has.
+func (c *conversation) stoppedBy() (by string, stopped bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stopper, c.stopper != ""
+}
+
 // keep stores the end.
 func (c *conversation) keep() {
 	e := c.ending()

@@ -270,3 +270,40 @@ func TestAskOnTheHost(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// A chat tells what was said before, goes on after a turn that was stopped, and ends with its input.
+func TestChat(t *testing.T) {
+	m, alice, _ := newAsked(t)
+	s := m.script(t, always(directly("the first answer")), always(directly("the second answer")))
+	x := ptytest.Start(t, m.command(context.Background(), alice, "chat", "--llm", "m1", "--model", "house", "--on", "none"), 50, 120, false)
+	x.Expect("you> ")
+	x.Type("one question\n")
+	x.ExpectAfter("the first answer", "you> ")
+	x.Type("another question\n")
+	x.ExpectAfter("the second answer", "you> ")
+	if said := s.said(); len(said) != 2 || !strings.Contains(said[1], "one question") || !strings.Contains(said[1], "the first answer") {
+		t.Errorf("the model was asked %q", said)
+	}
+	hold := make(chan struct{})
+	asked := make(chan struct{}, 1)
+	m.script(t, func(string) string {
+		asked <- struct{}{}
+		<-hold
+		return directly("too late")
+	}, always(directly("the last answer")))
+	x.Type("a long one\n")
+	<-asked
+	x.Type("\x03")
+	x.ExpectAfter("stopped", "you> ")
+	close(hold)
+	x.Type("/new\n")
+	x.Type("a new one\n")
+	x.ExpectAfter("the last answer", "you> ")
+	x.Type("/quit\n")
+	if code := x.Wait(); code != 0 {
+		t.Errorf("exit code %d: %q", code, x.Screen())
+	}
+	if r := m.try(alice, "", "task", "ls", "agent"); strings.Count(r.out, "stopped") != 1 || strings.Count(r.out, "completed") != 3 {
+		t.Errorf("%+v", r)
+	}
+}
