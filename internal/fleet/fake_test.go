@@ -134,6 +134,7 @@ func against(t *testing.T, f *fake, config func(*fleet.Config), s fleet.Step) (f
 func short(c *fleet.Config) { c.ConnectTimeout = 300 * time.Millisecond }
 
 func TestHostileServers(t *testing.T) {
+	t.Parallel()
 	t.Run("silence", func(t *testing.T) {
 		_, err := against(t, &fake{raw: func(c net.Conn) { io.Copy(io.Discard, c) }}, short, fleet.Step{})
 		if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "in time") {

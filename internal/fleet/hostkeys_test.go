@@ -34,6 +34,7 @@ func certify(t *testing.T, ca ssh.Signer, key ssh.PublicKey, kind uint32, until 
 }
 
 func TestHostKeys(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	s := l.start(nil)
 	name := fmt.Sprintf("[%s]:%d", s.ip, s.port)
@@ -113,6 +114,7 @@ func TestHostKeys(t *testing.T) {
 }
 
 func TestHostCertificates(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	ca, _ := newKey(t)
 	hour := time.Now().Add(time.Hour)
@@ -177,6 +179,7 @@ func TestHostCertificates(t *testing.T) {
 }
 
 func TestLogin(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	s := l.start(nil)
 	l.known(s.line(s.key))
@@ -281,6 +284,7 @@ func TestLogin(t *testing.T) {
 
 // A step reaches a host by way of another, and by that alone.
 func TestJump(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	far, near := l.start(nil), l.start(nil)
 	first := newRelay(t, near)

@@ -85,26 +85,18 @@ func (c *Client) Run(ctx context.Context, h Host, s Step) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	l, err := c.pool.acquire(ctx, t)
-	if err != nil {
-		return Result{}, err
-	}
-	defer c.pool.release(l)
 	fail := func(err error) (Result, error) {
 		return Result{}, fmt.Errorf("cannot run the step on %s: %w", h.Name, err)
 	}
-	select {
-	case l.sessions <- struct{}{}:
-		defer func() { <-l.sessions }()
-	case <-ctx.Done():
-		return fail(context.Cause(ctx))
+	l, ch, requests, err := c.begin(ctx, t)
+	var ended *endedError
+	if errors.As(err, &ended) { // nothing was sent, so a new connection may be tried
+		l, ch, requests, err = c.begin(ctx, t)
 	}
-	open, cancel := context.WithTimeout(ctx, t.timeout)
-	defer cancel()
-	ch, requests, err := c.session(open, l)
 	if err != nil {
 		return fail(err)
 	}
+	defer c.end(l)
 	mark := "carrel-" + rand.Text()
 	r := &running{
 		client: c, link: l, ch: ch, ended: make(chan struct{}), exit: -1,
@@ -118,6 +110,39 @@ func (c *Client) Run(ctx context.Context, h Host, s Step) (Result, error) {
 	return result, nil
 }
 
+// endedError is that of a connection which had ended when it was to be used.
+type endedError struct{ err error }
+
+func (e *endedError) Error() string { return e.err.Error() }
+func (e *endedError) Unwrap() error { return e.err }
+
+// begin returns a session with a shell that waits for its text. Call end after its use.
+func (c *Client) begin(ctx context.Context, t *target) (*link, ssh.Channel, <-chan *ssh.Request, error) {
+	l, err := c.pool.acquire(ctx, t)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	select {
+	case l.sessions <- struct{}{}:
+	case <-ctx.Done():
+		c.pool.release(l)
+		return nil, nil, nil, context.Cause(ctx)
+	}
+	open, cancel := context.WithTimeout(ctx, t.timeout)
+	defer cancel()
+	ch, requests, err := c.session(open, l)
+	if err != nil {
+		c.end(l)
+		return nil, nil, nil, err
+	}
+	return l, ch, requests, nil
+}
+
+func (c *Client) end(l *link) {
+	<-l.sessions
+	c.pool.release(l)
+}
+
 // session opens a session and starts a shell in it, which waits for its text. A host that does not answer in time gets
 // nothing new over this connection.
 func (c *Client) session(ctx context.Context, l *link) (ssh.Channel, <-chan *ssh.Request, error) {
@@ -129,6 +154,12 @@ func (c *Client) session(ctx context.Context, l *link) (ssh.Channel, <-chan *ssh
 	done := make(chan opened, 1)
 	c.pool.running.Go(func() {
 		ch, requests, err := l.client.OpenChannel("session", nil)
+		var refusal *ssh.OpenChannelError
+		if err != nil && !errors.As(err, &refusal) {
+			c.pool.retire(l)
+			done <- opened{err: &endedError{unavailable("the connection has ended: %w", said(err))}}
+			return
+		}
 		if err != nil {
 			done <- opened{err: unavailable("the host opens no session: %w", said(err))}
 			return
