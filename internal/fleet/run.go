@@ -68,12 +68,14 @@ type Kill struct {
 const (
 	maxNoise = 64 << 10 // bytes that a login shell may write before the step
 	maxMark  = 256      // bytes of the line with the mark
-	// killTime is how long the killing of a step may take beside the grace.
-	killTime = 20 * time.Second
+	// beginTime is how long a step that is to be killed has to say that it began, and killTime how long the killing may
+	// take beside the grace.
+	beginTime = 10 * time.Second
+	killTime  = 20 * time.Second
 )
 
 // Run runs one step on one host. It ends when the step does, at its timeout, or with ctx; then the step's process group
-// is killed, for which Run may take 20 s and the grace longer.
+// is killed, for which Run may take 30 s and the grace longer.
 //
 // An error says that the step did not run: nothing but the start of a shell reached the host. Whatever happens later
 // is in the result and no error. Nothing is ever run twice.
@@ -88,6 +90,11 @@ func (c *Client) Run(ctx context.Context, h Host, s Step) (Result, error) {
 	fail := func(err error) (Result, error) {
 		return Result{}, fmt.Errorf("cannot run the step on %s: %w", h.Name, err)
 	}
+	leave, err := c.pool.enter()
+	if err != nil {
+		return fail(err)
+	}
+	defer leave()
 	l, ch, requests, err := c.begin(ctx, t)
 	var ended *endedError
 	if errors.As(err, &ended) { // nothing was sent, so a new connection may be tried
@@ -199,8 +206,9 @@ type stream struct {
 	mark []byte
 
 	mu     sync.Mutex
-	begun  chan struct{} // closed at the mark, or if there is none to come
+	begun  chan struct{} // closed at the mark, or when there is none to come
 	found  bool
+	none   bool   // too much came without it
 	says   string // what follows the mark
 	before []byte
 	over   bool // nothing more is taken
@@ -221,17 +229,19 @@ func (s *stream) Write(p []byte) (int, error) {
 	if s.found {
 		return s.output.Write(p)
 	}
-	if len(s.before) >= maxNoise+maxMark {
-		return n, nil // there is no mark to be found any more
+	if s.none {
+		return n, nil
 	}
 	room := min(maxNoise+maxMark-len(s.before), n)
 	s.before = append(s.before, p[:room]...)
-	i := bytes.Index(s.before, s.mark)
-	if i < 0 {
-		return n, nil
+	i, end := bytes.Index(s.before, s.mark), -1
+	if i >= 0 {
+		end = bytes.IndexByte(s.before[i:], '\n')
 	}
-	end := bytes.IndexByte(s.before[i:], '\n')
 	if end < 0 {
+		if s.none = len(s.before) == maxNoise+maxMark; s.none {
+			close(s.begun)
+		}
 		return n, nil
 	}
 	s.found = true

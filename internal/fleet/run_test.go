@@ -161,6 +161,21 @@ func TestKill(t *testing.T) {
 		}
 		run(t, c, h, fleet.Step{Argv: []string{"kill", "-KILL", pids[0]}})
 	})
+	t.Run("one session", func(t *testing.T) {
+		t.Parallel()
+		l := newLab(t)
+		s := l.start(nil, "MaxSessions 1")
+		l.known(s.line(s.key))
+		client, host := l.client(), l.host("one", s)
+		r, pids := killed(t, client, host, `echo $$ >"$F"; exec sleep 300`)
+		if r.Kill.Confirmed || !strings.Contains(r.Kill.Why, "could not be asked") {
+			t.Errorf("%+v", r)
+		}
+		// sshd itself kills it, but not for root.
+		if alive(t, pids[0]) {
+			run(t, client, host, fleet.Step{Argv: []string{"kill", "-KILL", pids[0]}})
+		}
+	})
 	t.Run("deadline", func(t *testing.T) {
 		t.Parallel()
 		r := run(t, c, h, fleet.Step{Shell: true, ShellText: "echo $$; exec sleep 300", Timeout: 5 * time.Second})
