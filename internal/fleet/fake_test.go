@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -24,6 +25,7 @@ type fake struct {
 	sshd
 	signer   ssh.Signer
 	banner   string
+	login    func() error // nil lets everybody in
 	raw      func(net.Conn)
 	requests func(<-chan *ssh.Request)
 	exec     func(*ssh.Request) bool // false: it is not answered
@@ -63,8 +65,14 @@ func (f *fake) start(t *testing.T) {
 
 func (f *fake) serve(conn net.Conn, wg *sync.WaitGroup) {
 	config := &ssh.ServerConfig{
-		PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) { return nil, nil },
-		BannerCallback:    func(ssh.ConnMetadata) string { return f.banner },
+		PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) {
+			if f.login != nil {
+				return nil, f.login()
+			}
+			return nil, nil
+		},
+		BannerCallback: func(ssh.ConnMetadata) string { return f.banner },
+		MaxAuthTries:   -1,
 	}
 	config.AddHostKey(f.signer)
 	_, channels, requests, err := ssh.NewServerConn(conn, config)
@@ -170,6 +178,18 @@ func TestHostileServers(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	t.Run("a long banner for every key", func(t *testing.T) {
+		asked := 0
+		f := &fake{login: func() error {
+			asked++
+			return &ssh.BannerError{Err: errors.New("no"), Message: strings.Repeat("x", 200<<10)}
+		}}
+		socket := agentWith(t, 20)
+		_, err := against(t, f, func(c *fleet.Config) { c.AgentSocket = socket }, fleet.Step{})
+		if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "before the login was done") || asked < 2 || asked > 7 {
+			t.Errorf("%v, after %d keys", err, asked)
+		}
+	})
 	t.Run("a long banner and noise", func(t *testing.T) {
 		r, err := against(t, &fake{banner: strings.Repeat("\x1b]0;x\a", 10000), shell: func(ch ssh.Channel, script string) {
 			fmt.Fprintf(ch, "welcome\n%s run 0\nout", mark(script))
@@ -247,18 +267,21 @@ func TestHostileServers(t *testing.T) {
 		"nothing":          {"run 5", ""},
 	} {
 		t.Run("kill: "+name, func(t *testing.T) {
-			first := true
+			step := make(chan ssh.Channel, 2)
+			var once sync.Once
 			r, err := against(t, &fake{shell: func(ch ssh.Channel, script string) {
-				switch {
-				case first:
-					first = false
+				begins := false
+				once.Do(func() { begins = true })
+				if begins {
 					fmt.Fprintf(ch, "%s %s\n", mark(script), x.says)
-				case x.answer == "":
-					status(ch, 0)
-				default:
-					fmt.Fprintf(ch, "%s %s\n", mark(script), x.answer)
-					status(ch, 0)
+					step <- ch
+					return
 				}
+				if x.answer != "" {
+					fmt.Fprintf(ch, "%s %s\n", mark(script), x.answer)
+				}
+				status(ch, 0)
+				status(<-step, 0) // as if it had been killed
 			}}, short, fleet.Step{Timeout: 100 * time.Millisecond})
 			if err != nil || r.Outcome != fleet.TimedOut || r.Kill.Confirmed || !r.Kill.Tried || r.Kill.Why == "" {
 				t.Errorf("%+v, %v", r, err)

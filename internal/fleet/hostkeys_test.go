@@ -178,6 +178,44 @@ func TestHostCertificates(t *testing.T) {
 	}
 }
 
+// agentWith runs an agent with keys and a number of new ones, and returns its socket.
+func agentWith(t *testing.T, more int, keys ...any) string {
+	t.Helper()
+	ring := agent.NewKeyring()
+	for range more {
+		_, private := newKey(t)
+		key, err := ssh.ParseRawPrivateKey(private)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, key)
+	}
+	for _, key := range keys {
+		if err := ring.Add(agent.AddedKey{PrivateKey: key}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir, err := os.MkdirTemp("", "fleet") // t.TempDir is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("unix", filepath.Join(dir, "agent"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close(); os.RemoveAll(dir) })
+	go func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() { defer conn.Close(); agent.ServeAgent(ring, conn) }()
+		}
+	}()
+	return ln.Addr().String()
+}
+
 func TestLogin(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -242,42 +280,20 @@ func TestLogin(t *testing.T) {
 	if err := try(t, "", "", h); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "ssh-add '"+locked+"'") {
 		t.Errorf("a key with a passphrase: %v", err)
 	}
-	ring := agent.NewKeyring()
-	if err := ring.Add(agent.AddedKey{PrivateKey: raw}); err != nil {
-		t.Fatal(err)
-	}
-	dir, err := os.MkdirTemp("", "fleet") // t.TempDir is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	ln, err := net.Listen("unix", filepath.Join(dir, "agent"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	go func() {
-		for {
-			conn, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go func() { defer conn.Close(); agent.ServeAgent(ring, conn) }()
-		}
-	}()
-	if err := try(t, ln.Addr().String(), "", h); err != nil {
+	socket := agentWith(t, 0, raw)
+	if err := try(t, socket, "", h); err != nil {
 		t.Errorf("a key with a passphrase that the agent holds: %v", err)
 	}
 	h.IdentityFiles = nil
-	if err := try(t, "", "IdentityAgent "+ln.Addr().String()+"\nIdentityFile "+filepath.Join(l.home, "absent"), h); err != nil {
+	if err := try(t, "", "IdentityAgent "+socket+"\nIdentityFile "+filepath.Join(l.home, "absent"), h); err != nil {
 		t.Errorf("a key of the agent: %v", err)
 	}
 	conf := "IdentitiesOnly yes\nIdentityFile " + filepath.Join(l.home, "strange")
-	if err := try(t, ln.Addr().String(), conf, h); !errdefs.IsUnauthorized(err) {
+	if err := try(t, socket, conf, h); !errdefs.IsUnauthorized(err) {
 		t.Errorf("a key of the agent that is not to be used: %v", err)
 	}
 	conf = "IdentityAgent none\nIdentityFile " + filepath.Join(l.home, "absent")
-	if err := try(t, ln.Addr().String(), conf, h); !errdefs.IsFailedPrecondition(err) {
+	if err := try(t, socket, conf, h); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("an agent that is not to be used: %v", err)
 	}
 }

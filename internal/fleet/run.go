@@ -96,8 +96,7 @@ func (c *Client) Run(ctx context.Context, h Host, s Step) (Result, error) {
 	}
 	defer leave()
 	l, ch, requests, err := c.begin(ctx, t)
-	var ended *endedError
-	if errors.As(err, &ended) { // nothing was sent, so a new connection may be tried
+	if _, ended := errors.AsType[*endedError](err); ended { // nothing was sent, so a new connection may be tried
 		l, ch, requests, err = c.begin(ctx, t)
 	}
 	if err != nil {
