@@ -26,6 +26,7 @@ type fake struct {
 	signer   ssh.Signer
 	banner   string
 	login    func() error // nil lets everybody in
+	silent   bool         // channels are opened and then left alone
 	raw      func(net.Conn)
 	requests func(<-chan *ssh.Request)
 	exec     func(*ssh.Request) bool // false: it is not answered
@@ -89,6 +90,10 @@ func (f *fake) serve(conn net.Conn, wg *sync.WaitGroup) {
 		ch, requests, err := n.Accept()
 		if err != nil {
 			return
+		}
+		if f.silent {
+			go ssh.DiscardRequests(requests)
+			continue
 		}
 		wg.Go(func() {
 			for r := range requests {
@@ -331,6 +336,23 @@ func TestConnectCanceled(t *testing.T) {
 	if !strings.Contains(fmt.Sprint(err), "canceled") {
 		t.Error(err)
 	}
+}
+
+// A host on the way that passes nothing on, and does not close what it opened, holds up neither a step nor Close.
+func TestSilentJump(t *testing.T) {
+	f := &fake{silent: true}
+	f.start(t)
+	l := newLab(t)
+	l.known(f.line(f.key))
+	l.config.ConnectTimeout = 300 * time.Millisecond
+	c := l.client()
+	h := l.host("far", &sshd{ip: "192.0.2.1", port: 22})
+	h.Jump = []fleet.Host{l.host("near", &f.sshd)}
+	_, err := c.Run(t.Context(), h, fleet.Step{Argv: []string{"true"}})
+	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "in time") {
+		t.Error(err)
+	}
+	c.Close()
 }
 
 func TestMaxConnections(t *testing.T) {

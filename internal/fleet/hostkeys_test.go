@@ -113,6 +113,55 @@ func TestHostKeys(t *testing.T) {
 	}
 }
 
+// A host shows the key that is known, also where it has others that the client would rather see.
+func TestHostKeyOfManyIsThatKnown(t *testing.T) {
+	l := newLab(t)
+	dir := t.TempDir()
+	var lines []string
+	keys := map[string]string{}
+	for _, kind := range []string{"rsa", "ecdsa"} {
+		name := filepath.Join(dir, kind)
+		if out, err := exec.Command("ssh-keygen", "-q", "-t", kind, "-N", "", "-f", name).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		b, err := os.ReadFile(name + ".pub")
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys[kind] = string(b)
+		lines = append(lines, "HostKey "+name)
+	}
+	s := l.start(nil, lines...)
+	keys["ed25519"] = string(ssh.MarshalAuthorizedKey(s.key))
+	h := l.host("web", s)
+	for kind, key := range keys {
+		os.Remove(filepath.Join(l.home, ".ssh", "known_hosts"))
+		l.known(fmt.Sprintf("[%s]:%d %s", s.ip, s.port, key))
+		if r, err := l.client().Run(t.Context(), h, fleet.Step{Argv: []string{"true"}}); err != nil || !r.OK() {
+			t.Errorf("%s: %+v, %v", kind, r, err)
+		}
+	}
+	// A key that is revoked while the client runs is refused from the next connection on.
+	l.config.Idle = time.Nanosecond
+	c := l.client()
+	if r, err := c.Run(t.Context(), h, fleet.Step{Argv: []string{"true"}}); err != nil || !r.OK() {
+		t.Errorf("%+v, %v", r, err)
+	}
+	for _, key := range keys {
+		l.known("@revoked * " + key)
+	}
+	for { // until the idle connection has ended
+		_, err := c.Run(t.Context(), h, fleet.Step{Argv: []string{"true"}})
+		if err == nil {
+			continue
+		}
+		if !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "revoked") {
+			t.Error(err)
+		}
+		break
+	}
+}
+
 func TestHostCertificates(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

@@ -25,6 +25,7 @@ type pool struct {
 	ctx     context.Context // ends with the client
 	cancel  context.CancelFunc
 	running sync.WaitGroup
+	files   hostFiles
 }
 
 // link is one connection. A link that is retired is used by nobody new, and closes when its last user leaves.
@@ -218,7 +219,7 @@ func (p *pool) run(ctx context.Context, l *link, t *target) {
 		}
 	}
 	if l.err == nil {
-		l.client, l.banner, l.err = dial(ctx, t, l.via, p.running.Go)
+		l.client, l.banner, l.err = dial(ctx, t, l.via, &p.files, p.running.Go)
 	}
 	p.mu.Lock()
 	if l.err != nil && !l.retired {

@@ -71,7 +71,8 @@ func TestKillScript(t *testing.T) {
 // Every process of the group has the chance to end by itself.
 func TestKillScriptTells(t *testing.T) {
 	told, up := filepath.Join(t.TempDir(), "told"), fifo(t)
-	cmd := exec.Command("sh", "-c", `sh -c 'trap "echo x >$0; exit" TERM; echo up >"$1"; while :; do sleep 0.1; done' "$0" "$1" & wait`, told, up)
+	const child = `sh -c 'trap "echo x >$0; exit" TERM; echo up >"$1"; while :; do sleep 0.1; done' "$0" "$1" & wait`
+	cmd := exec.Command("sh", "-c", child, told, up)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
