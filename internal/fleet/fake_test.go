@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,7 +27,8 @@ type fake struct {
 	signer   ssh.Signer
 	banner   string
 	login    func() error // nil lets everybody in
-	silent   bool         // channels are opened and then left alone
+	silent   bool         // once a channel is open nothing is read any more
+	dies     atomic.Int32 // so many connections end when a channel is to be opened
 	raw      func(net.Conn)
 	requests func(<-chan *ssh.Request)
 	exec     func(*ssh.Request) bool // false: it is not answered
@@ -57,11 +59,25 @@ func (f *fake) start(t *testing.T) {
 					f.raw(conn)
 					return
 				}
-				f.serve(conn, &wg)
+				f.serve(&deaf{Conn: conn, ended: ctx.Done()}, &wg)
 			})
 		}
 	})
 	t.Cleanup(func() { cancel(); ln.Close(); wg.Wait() })
+}
+
+// deaf is a connection that reads nothing any more once it is on.
+type deaf struct {
+	net.Conn
+	on    atomic.Bool
+	ended <-chan struct{}
+}
+
+func (d *deaf) Read(p []byte) (int, error) {
+	if d.on.Load() {
+		<-d.ended
+	}
+	return d.Conn.Read(p)
 }
 
 func (f *fake) serve(conn net.Conn, wg *sync.WaitGroup) {
@@ -87,11 +103,16 @@ func (f *fake) serve(conn net.Conn, wg *sync.WaitGroup) {
 		ssh.DiscardRequests(requests)
 	})
 	for n := range channels {
+		if f.dies.Add(-1) >= 0 {
+			conn.Close()
+			return
+		}
 		ch, requests, err := n.Accept()
 		if err != nil {
 			return
 		}
 		if f.silent {
+			conn.(*deaf).on.Store(true)
 			go ssh.DiscardRequests(requests)
 			continue
 		}
@@ -335,6 +356,20 @@ func TestConnectCanceled(t *testing.T) {
 	_, err := l.client().Run(ctx, l.host("fake", &f.sshd), fleet.Step{Argv: []string{"true"}})
 	if !strings.Contains(fmt.Sprint(err), "canceled") {
 		t.Error(err)
+	}
+}
+
+// A connection that ends before a step was sent is made again once, and no more.
+func TestEndedConnection(t *testing.T) {
+	for n, ok := range map[int32]bool{0: true, 1: true, 2: false} {
+		f := &fake{shell: func(ch ssh.Channel, script string) {
+			fmt.Fprintf(ch, "%s run 5\n", mark(script))
+			status(ch, 0)
+		}}
+		f.dies.Store(n)
+		if r, err := against(t, f, nil, fleet.Step{}); (err == nil) != ok || ok != r.OK() || !ok && !errdefs.IsUnavailable(err) {
+			t.Errorf("%d: %+v, %v", n, r, err)
+		}
 	}
 }
 
