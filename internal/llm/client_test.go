@@ -58,7 +58,7 @@ func client(t testing.TB, c llm.Config) *llm.Client {
 		c.Provider = llm.Row{Name: "test", Wire: llm.Chat, MaxTokens: llm.MaxTokensParameter, KeyVariable: "TEST_API_KEY"}
 	}
 	if c.BaseURL == "" {
-		c.BaseURL = "http://model.test/v1"
+		c.BaseURL = "http://model.test" + root(c.Provider.Wire)
 	}
 	one, err := llm.New(c)
 	if err != nil {
@@ -79,7 +79,15 @@ const (
 
 var short = data(yes, used, "[DONE]")
 
-// paths are where each wire is asked, below its base URL.
+// root is the path of the base URL of a wire, as programs have it.
+func root(w llm.Wire) string {
+	if w == llm.Messages {
+		return ""
+	}
+	return "/v1"
+}
+
+// paths are where each wire is asked.
 var paths = map[llm.Wire]string{llm.Chat: "/v1/chat/completions", llm.Responses: "/v1/responses", llm.Messages: "/v1/messages"}
 
 // service answers as a provider does, with a transcript that it sends in small pieces, and checks what it is asked.
@@ -118,10 +126,7 @@ func service(t *testing.T, w llm.Wire, key string) *httptest.Server {
 func TestStream(t *testing.T) {
 	for _, w := range wires {
 		s := service(t, w, "sk-test")
-		base := s.URL + strings.TrimSuffix(strings.TrimSuffix(paths[w], "/v1/messages"), map[llm.Wire]string{
-			llm.Chat: "/chat/completions", llm.Responses: "/responses", llm.Messages: "",
-		}[w])
-		c := client(t, llm.Config{Provider: llm.Row{Wire: w}, BaseURL: base + "/", Key: func() string { return "sk-test" }})
+		c := client(t, llm.Config{Provider: llm.Row{Wire: w}, BaseURL: s.URL + root(w) + "/", Key: func() string { return "sk-test" }})
 		var all []llm.Event
 		a, err := c.Stream(t.Context(), hello(), func(e llm.Event) error {
 			all = append(all, e)

@@ -213,6 +213,7 @@ func TestRetries(t *testing.T) {
 			answer, err := client(t, c.cfg).Stream(t.Context(), hello(), nil)
 			if (c.kind == nil) != (err == nil) || c.kind != nil && !errors.Is(err, c.kind) || len(a.asked) != c.asked {
 				t.Errorf("%s: %v after %d requests", c.name, err, len(a.asked))
+				return
 			}
 			if err == nil && answer.Text != "yes" {
 				t.Errorf("%s: %q", c.name, answer.Text)

@@ -56,7 +56,7 @@ func whole(w llm.Wire) llm.Answer {
 }
 
 // agrees checks what holds of the events of every whole answer.
-func agrees(t testing.TB, a llm.Answer, all []llm.Event) {
+func agrees(t tester, a llm.Answer, all []llm.Event) {
 	t.Helper()
 	var text strings.Builder
 	var calls []llm.ToolCall
