@@ -192,8 +192,11 @@ func TestRefusedRequests(t *testing.T) {
 		{204, "", errdefs.ErrFailedPrecondition, []string{"without a stream"}},
 		{200, `{"choices":[{"message":{"content":"x"}}]}`, errdefs.ErrFailedPrecondition, []string{"without a stream"}},
 		{700, body, errdefs.ErrUnavailable, []string{"700"}},
-		{400, strings.Repeat(`{"error":`, 5000), errdefs.ErrInvalidArgument, []string{"refuses the request with 400;"}},
-		{400, `{"error":{"message":"` + strings.Repeat("long ", 20_000) + `"}}`, errdefs.ErrInvalidArgument, []string{"refuses"}},
+		{
+			400, `{"error":{"message":"deep"},"x":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `}`, errdefs.ErrInvalidArgument,
+			[]string{"refuses the request with 400;"},
+		},
+		{400, `{"error":{"message":"` + strings.Repeat("long ", 10_000) + `"}}`, errdefs.ErrInvalidArgument, []string{"long long"}},
 	} {
 		asked := 0
 		one := client(t, llm.Config{Key: func() string { return secret }, Transport: tripper(func(*http.Request) (*reply, error) {

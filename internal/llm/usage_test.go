@@ -30,6 +30,7 @@ func TestCost(t *testing.T) {
 		{llm.Usage{Input: 1}, 3000},
 		{llm.Usage{Input: -5, Output: -5}, 0},
 		{llm.Usage{Output: math.MaxInt64}, math.MaxInt64},
+		{llm.Usage{Input: math.MaxInt64 / 3000, Output: math.MaxInt64 / 15_000}, math.MaxInt64},
 	} {
 		if got := p.Cost(c.u); got != c.want {
 			t.Errorf("%+v: %d, want %d", c.u, got, c.want)

@@ -331,7 +331,12 @@ func TestBrokenStreams(t *testing.T) {
 		`"item":{"type":"function_call","call_id":"a","name":"read","arguments":"{}"}}`
 	open := `{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`
 	deep := strings.Repeat("[", llm.MaxDepth) + strings.Repeat("]", llm.MaxDepth)
-	var blocks []string
+	var blocks, uses, items []string
+	for i := range llm.MaxCalls + 1 {
+		uses = append(uses, fmt.Sprintf(`{"type":"content_block_start","index":%d,"content_block":{"type":"tool_use","name":"read"}}`, i),
+			fmt.Sprintf(`{"type":"content_block_stop","index":%d}`, i))
+		items = append(items, strings.Replace(item, `"output_index":0`, fmt.Sprintf(`"output_index":%d`, i), 1))
+	}
 	for i := range llm.MaxParts + 1 {
 		blocks = append(blocks, fmt.Sprintf(`{"type":"content_block_start","index":%d,"content_block":{"type":"text"}}`, i))
 	}
@@ -373,6 +378,8 @@ func TestBrokenStreams(t *testing.T) {
 		{llm.Messages, messagesTurn(""), "without saying why"},
 		{llm.Messages, messagesTurn("tool_use"), "calls none"},
 		{llm.Messages, messagesTurn("end_turn", blocks...), "more than 1024 parts"},
+		{llm.Messages, messagesTurn("tool_use", uses...), "more than 256"},
+		{llm.Responses, data(items...), "more than 256"},
 	} {
 		a, _, err := llm.ReadAnswer(c.wire, strings.NewReader(c.text))
 		if err == nil || !strings.Contains(err.Error(), c.says) {
