@@ -191,7 +191,10 @@ func (c *Client) attempt(ctx context.Context, r *Request, body []byte, emit func
 	defer cancel(nil)
 	res, err := c.send(ctx, cancel, body)
 	if err != nil {
-		return a, again0(err), c.timed(err)
+		if _, ended := errors.AsType[*stopped](err); ended { // the provider may be at work on it
+			a.Usage = a.Usage.estimate(false, false, len(body), 0)
+		}
+		return a, resend(err), c.timed(err)
 	}
 	defer func() { _ = res.Body.Close() }()
 	in := &timed{ctx: ctx, in: res.Body, idle: c.cfg.Idle, timer: time.AfterFunc(c.cfg.Idle, func() { cancel(errIdle) })}
@@ -264,8 +267,8 @@ func (c *Client) send(ctx context.Context, cancel context.CancelCauseFunc, body 
 	return res, err
 }
 
-// again0 says whether a request of which no head came is sent again: only if the connection failed.
-func again0(err error) time.Duration {
+// resend says whether a request of which no head came is sent again: only if the connection failed.
+func resend(err error) time.Duration {
 	var certificate *tls.CertificateVerificationError
 	var ended *stopped
 	if errors.As(err, &ended) || errors.As(err, &certificate) || lasts(err) {
@@ -287,7 +290,7 @@ func (c *Client) pause(res *http.Response, e *wireError) (d time.Duration, why s
 	default:
 		return never, ""
 	}
-	if e.Code == "insufficient_quota" || e.Type == "insufficient_quota" || res.Header.Get("X-Should-Retry") == "false" {
+	if e.spent() || res.Header.Get("X-Should-Retry") == "false" {
 		return never, ""
 	}
 	d = retryAfter(res.Header)

@@ -184,6 +184,12 @@ func TestRefusedRequests(t *testing.T) {
 		{400, `{"error":"a text","other":1}`, errdefs.ErrInvalidArgument, []string{"a text"}},
 		{400, `{"message":"another text"}`, errdefs.ErrInvalidArgument, []string{"another text"}},
 		{429, `{"error":{"message":"pay","code":"insufficient_quota"}}`, errdefs.ErrResourceExhausted, []string{"quota", "pay"}},
+		{
+			400, `{"error":{"message":"carrel: 5 of 5 requests","type":"insufficient_quota","code":"billing_hard_limit_reached"}}`,
+			errdefs.ErrResourceExhausted,
+			[]string{"budget", "carrel: 5 of 5 requests"},
+		},
+		{200, `{"error":{"message":"a text","code":7}}`, errdefs.ErrFailedPrecondition, []string{"without a stream and says: a text (7)"}},
 		{500, body, errdefs.ErrUnavailable, []string{"fails with 500"}},
 		{502, "", errdefs.ErrUnavailable, []string{"fails with 502"}},
 		{408, body, errdefs.ErrUnavailable, []string{"408"}},

@@ -98,6 +98,12 @@ func (e *wireError) said() string {
 	return strings.TrimPrefix(text+" ("+strings.Join(words, ", ")+")", " ")
 }
 
+// spent reports whether a limit of money or tokens is used up, which is so in a minute too. The second code is also what the
+// way out of a workspace says of a budget.
+func (e *wireError) spent() bool {
+	return e.Code == "insufficient_quota" || e.Type == "insufficient_quota" || e.Code == "billing_hard_limit_reached"
+}
+
 // maxSaid bounds what of a server's text is shown, in bytes.
 const maxSaid = 300
 
@@ -131,6 +137,8 @@ func (c *Client) refusal(model string, status int, e *wireError) error {
 	switch {
 	case status >= 300 && status < 400:
 		return no(errdefs.ErrFailedPrecondition, "it answers %d, a redirect, and none is followed; set the base URL to where the API is", status)
+	case status >= 400 && e.spent():
+		return no(errdefs.ErrResourceExhausted, "its quota or budget for this is used up%s; raise it where it is set", says)
 	case status == http.StatusUnauthorized: // some repeat a part of the key
 		where := "that carrel has for it"
 		if c.cfg.Key != nil && row.KeyVariable != "" {
@@ -144,8 +152,6 @@ func (c *Client) refusal(model string, status int, e *wireError) error {
 			"it forbids this%s; see whether the key may use the model %s, and whether this place may reach it", says, quoted(model))
 	case status == http.StatusNotFound:
 		return no(errdefs.ErrNotFound, "it has no model %s, or no %s%s; correct the model or the base URL", quoted(model), c.wire.path(), says)
-	case status == http.StatusTooManyRequests && (e.Code == "insufficient_quota" || e.Type == "insufficient_quota"):
-		return no(errdefs.ErrResourceExhausted, "its quota for this key is used up%s; raise it there", says)
 	case status == http.StatusTooManyRequests:
 		return no(errdefs.ErrResourceExhausted, "it has too many requests of this key%s; wait, or ask for less at once", says)
 	case status == http.StatusRequestEntityTooLarge:
@@ -153,8 +159,8 @@ func (c *Client) refusal(model string, status int, e *wireError) error {
 	case status >= 400 && status < 500 && status != http.StatusRequestTimeout && status != http.StatusConflict:
 		return no(errdefs.ErrInvalidArgument, "it refuses the request with %d%s; change what is sent, or use another model", status, says)
 	case status >= 200 && status < 300:
-		return no(errdefs.ErrFailedPrecondition, "it answers %d without a stream; see that the base URL is of an API of the wire %s",
-			status, row.Wire)
+		return no(errdefs.ErrFailedPrecondition, "it answers %d without a stream%s; see that the base URL is of an API of the wire %s",
+			status, says, row.Wire)
 	}
 	return no(errdefs.ErrUnavailable, "it fails with %d%s; try again later", status, says)
 }

@@ -98,6 +98,10 @@ func TestTimes(t *testing.T) {
 			if took := time.Since(began); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), c.says) || took != c.took || a.Stop != "" {
 				t.Errorf("%s: %v after %s, %q", c.name, err, took, a.Stop)
 			}
+			// A provider that is silent may be at work; one that fails is not.
+			if counts := !strings.Contains(c.name, "error"); counts != (a.Usage.Input > 10) || counts != a.Usage.Estimated {
+				t.Errorf("%s: %+v", c.name, a.Usage)
+			}
 			<-time.After(time.Minute) // whoever writes sees that the connection is closed
 		})
 	}
