@@ -467,3 +467,39 @@ func TestStructured(t *testing.T) {
 		}
 	}
 }
+
+// closer is a body that notes that it was closed.
+type closer struct {
+	io.Reader
+	closed bool
+}
+
+func (c *closer) Close() error {
+	c.closed = true
+	return nil
+}
+
+// raw is a transport whose answers a test makes itself.
+type raw func(*http.Request) (*http.Response, error)
+
+func (f raw) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// However a request ends, its body is closed and its context has ended.
+func TestEndsAll(t *testing.T) {
+	for name, text := range map[string]string{"whole": short, "cut": data(yes), "broken": data("{"), "no stream": "{}"} {
+		var asked context.Context
+		body := &closer{Reader: strings.NewReader(text)}
+		one := client(t, llm.Config{Transport: raw(func(r *http.Request) (*http.Response, error) {
+			asked = r.Context()
+			kind := "text/event-stream"
+			if name == "no stream" {
+				kind = "application/json"
+			}
+			return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {kind}}, Body: body}, nil
+		})})
+		_, err := one.Stream(t.Context(), hello(), nil)
+		if (err == nil) != (name == "whole") || !body.closed || asked.Err() == nil {
+			t.Errorf("%s: %v, closed %t, %v", name, err, body.closed, asked.Err())
+		}
+	}
+}
