@@ -449,3 +449,35 @@ func TestEndsAll(t *testing.T) {
 		}
 	}
 }
+
+// A service that dies in the middle of an answer cuts it, in HTTP/1.1 and HTTP/2.
+func TestAborted(t *testing.T) {
+	for _, two := range []bool{false, true} {
+		for _, w := range wires {
+			half := transcript(t, w)
+			half = half[:len(half)/2]
+			s := httptest.NewUnstartedServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+				if (r.ProtoMajor == 2) != two {
+					t.Errorf("it is asked in %s", r.Proto)
+				}
+				out.Header().Set("Content-Type", "text/event-stream")
+				_, _ = io.WriteString(out, half)
+				_ = http.NewResponseController(out).Flush()
+				panic(http.ErrAbortHandler)
+			}))
+			s.EnableHTTP2 = two
+			s.StartTLS()
+			a, err := client(t, llm.Config{Provider: llm.Row{Wire: w}, BaseURL: s.URL + root(w), Transport: s.Client().Transport}).Stream(
+				t.Context(), hello(), nil)
+			if !errdefs.IsDataLoss(err) || !strings.Contains(err.Error(), "cut") || a.Stop != "" || a.Model == "" {
+				t.Errorf("%s, HTTP/2 %t: %+v, %v", w, two, a, err)
+			}
+			// A client of its own does not trust the server's certificate.
+			_, err = client(t, llm.Config{Provider: llm.Row{Wire: w}, BaseURL: s.URL + root(w)}).Stream(t.Context(), hello(), nil)
+			if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "certificate") {
+				t.Errorf("an unknown certificate: %v", err)
+			}
+			s.Close()
+		}
+	}
+}
