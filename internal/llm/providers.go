@@ -28,7 +28,8 @@ type Structured string
 const (
 	// BySchema: the provider holds the model to the schema (response_format and text.format json_schema, output_config).
 	BySchema Structured = "json_schema"
-	// ByObject: the provider holds the model to JSON, and the schema is added to the system prompt.
+	// ByObject: the schema is added to the system prompt, and the provider holds the model to JSON where its wire has a word
+	// for that (response_format and text.format json_object).
 	ByObject Structured = "json_object"
 )
 
@@ -101,10 +102,10 @@ var rows = []Row{
 		KeyVariable: "HUNYUAN_API_KEY", Structured: ByObject,
 	},
 	{Name: "anthropic", BaseURL: "https://api.anthropic.com", Wire: Messages, MaxTokens: MaxTokensParameter, KeyVariable: anthropicKey},
-	{Name: "anthropic_compatible", Wire: Messages, MaxTokens: MaxTokensParameter, KeyVariable: anthropicKey},
+	{Name: "anthropic_compatible", Wire: Messages, MaxTokens: MaxTokensParameter, KeyVariable: anthropicKey, Structured: ByObject},
 	{
 		Name: "xiaomi_mimo", BaseURL: "https://api.xiaomimimo.com/anthropic", Wire: Messages, MaxTokens: MaxTokensParameter,
-		KeyVariable: "MIMO_API_KEY",
+		KeyVariable: "MIMO_API_KEY", Structured: ByObject,
 	},
 }
 

@@ -32,12 +32,13 @@ func (u Usage) Tokens() int64 {
 // bytesPerToken is rather few: text has about four bytes for each token.
 const bytesPerToken = 2
 
-// estimate fills in what a provider did not report, from the sizes of request and answer in bytes.
+// estimate fills in what a provider did not report, from the sizes of request and answer in bytes. No request has zero tokens,
+// and no text does: some local servers report that.
 func (u Usage) estimate(input, output bool, request, answer int) Usage {
-	if !input {
+	if !input || u.Input+u.Cached+u.CacheWrite == 0 {
 		u.Input, u.Estimated = int64(request/bytesPerToken)+1, true
 	}
-	if !output {
+	if !output || u.Output == 0 && answer > 0 {
 		u.Output, u.Estimated = max(u.Output, int64(answer/bytesPerToken)+1), true
 	}
 	return u

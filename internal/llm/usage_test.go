@@ -88,6 +88,8 @@ func TestUsage(t *testing.T) {
 		{llm.Chat, `{"prompt_tokens":-1,"completion_tokens":1e300}`, llm.Usage{Estimated: true}},
 		{llm.Chat, `{"prompt_tokens":10,"completion_tokens":null}`, llm.Usage{Input: 10, Estimated: true}},
 		{llm.Chat, `null`, llm.Usage{Estimated: true}},
+		{llm.Chat, `{"prompt_tokens":0,"completion_tokens":7}`, llm.Usage{Estimated: true}},
+		{llm.Chat, `{"prompt_tokens":7,"completion_tokens":0}`, llm.Usage{Input: 7, Estimated: true}},
 		{
 			llm.Responses, `{"input_tokens":100,"output_tokens":7,"input_tokens_details":{"cached_tokens":60,"cache_write_tokens":0}}`,
 			llm.Usage{Input: 40, Output: 7, Cached: 60},
