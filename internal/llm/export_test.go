@@ -45,7 +45,7 @@ func Encode(c Config, r Request) (string, error) {
 	return string(b), err
 }
 
-// Depth is depth, and RetryAfter retryAfter.
+// Depth is depth.
 func Depth(text []byte) int { return depth(text) }
 
 // RetryAfter is retryAfter.
