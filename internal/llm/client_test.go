@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -465,7 +466,7 @@ func TestAborted(t *testing.T) {
 				_ = http.NewResponseController(out).Flush()
 				panic(http.ErrAbortHandler)
 			}))
-			s.EnableHTTP2 = two
+			s.EnableHTTP2, s.Config.ErrorLog = two, slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 			s.StartTLS()
 			a, err := client(t, llm.Config{Provider: llm.Row{Wire: w}, BaseURL: s.URL + root(w), Transport: s.Client().Transport}).Stream(
 				t.Context(), hello(), nil)
