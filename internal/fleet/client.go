@@ -89,8 +89,8 @@ func New(config Config) (*Client, error) {
 	return c, nil
 }
 
-// Close ends every connection and waits until nothing of the client runs. Steps that still run are lost to their callers:
-// end their contexts first.
+// Close ends every connection and waits until nothing of the client runs. Steps that still run are Lost: end their contexts
+// first.
 func (c *Client) Close() error {
 	c.pool.close()
 	return nil

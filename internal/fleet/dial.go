@@ -57,12 +57,12 @@ func through(far net.Conn, start func(func())) net.Conn {
 }
 
 // dial connects to a host and logs in. start starts goroutines, which end when via does if not before.
-func dial(ctx context.Context, t *target, via *link, start func(func())) (*ssh.Client, []byte, error) {
+func dial(ctx context.Context, t *target, via *link, files *hostFiles, start func(func())) (*ssh.Client, []byte, error) {
 	where := net.JoinHostPort(t.host, strconv.Itoa(t.port))
 	fail := func(format string, args ...any) (*ssh.Client, []byte, error) {
 		return nil, nil, fmt.Errorf("cannot connect to %s (%s): %w", t.name, where, fmt.Errorf(format, args...))
 	}
-	known, err := readKnownHosts(slices.Concat(t.known, t.system))
+	known, err := files.read(slices.Concat(t.known, t.system))
 	if err != nil {
 		return fail("%w", err)
 	}

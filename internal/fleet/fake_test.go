@@ -3,12 +3,14 @@ package fleet_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +26,9 @@ type fake struct {
 	sshd
 	signer   ssh.Signer
 	banner   string
+	login    func() error // nil lets everybody in
+	silent   bool         // once a channel is open nothing is read any more
+	dies     atomic.Int32 // so many connections end when a channel is to be opened
 	raw      func(net.Conn)
 	requests func(<-chan *ssh.Request)
 	exec     func(*ssh.Request) bool // false: it is not answered
@@ -54,17 +59,37 @@ func (f *fake) start(t *testing.T) {
 					f.raw(conn)
 					return
 				}
-				f.serve(conn, &wg)
+				f.serve(&deaf{Conn: conn, ended: ctx.Done()}, &wg)
 			})
 		}
 	})
 	t.Cleanup(func() { cancel(); ln.Close(); wg.Wait() })
 }
 
+// deaf is a connection that reads nothing any more once it is on.
+type deaf struct {
+	net.Conn
+	on    atomic.Bool
+	ended <-chan struct{}
+}
+
+func (d *deaf) Read(p []byte) (int, error) {
+	if d.on.Load() {
+		<-d.ended
+	}
+	return d.Conn.Read(p)
+}
+
 func (f *fake) serve(conn net.Conn, wg *sync.WaitGroup) {
 	config := &ssh.ServerConfig{
-		PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) { return nil, nil },
-		BannerCallback:    func(ssh.ConnMetadata) string { return f.banner },
+		PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) {
+			if f.login != nil {
+				return nil, f.login()
+			}
+			return nil, nil
+		},
+		BannerCallback: func(ssh.ConnMetadata) string { return f.banner },
+		MaxAuthTries:   -1,
 	}
 	config.AddHostKey(f.signer)
 	_, channels, requests, err := ssh.NewServerConn(conn, config)
@@ -78,9 +103,18 @@ func (f *fake) serve(conn net.Conn, wg *sync.WaitGroup) {
 		ssh.DiscardRequests(requests)
 	})
 	for n := range channels {
+		if f.dies.Add(-1) >= 0 {
+			conn.Close()
+			return
+		}
 		ch, requests, err := n.Accept()
 		if err != nil {
 			return
+		}
+		if f.silent {
+			conn.(*deaf).on.Store(true)
+			go ssh.DiscardRequests(requests)
+			continue
 		}
 		wg.Go(func() {
 			for r := range requests {
@@ -134,6 +168,7 @@ func against(t *testing.T, f *fake, config func(*fleet.Config), s fleet.Step) (f
 func short(c *fleet.Config) { c.ConnectTimeout = 300 * time.Millisecond }
 
 func TestHostileServers(t *testing.T) {
+	t.Parallel()
 	t.Run("silence", func(t *testing.T) {
 		_, err := against(t, &fake{raw: func(c net.Conn) { io.Copy(io.Discard, c) }}, short, fleet.Step{})
 		if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "in time") {
@@ -167,6 +202,18 @@ func TestHostileServers(t *testing.T) {
 		}}, nil, fleet.Step{})
 		if !errdefs.IsUnavailable(err) {
 			t.Error(err)
+		}
+	})
+	t.Run("a long banner for every key", func(t *testing.T) {
+		asked := 0
+		f := &fake{login: func() error {
+			asked++
+			return &ssh.BannerError{Err: errors.New("no"), Message: strings.Repeat("x", 200<<10)}
+		}}
+		socket := agentWith(t, 20)
+		_, err := against(t, f, func(c *fleet.Config) { c.AgentSocket = socket }, fleet.Step{})
+		if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "before the login was done") || asked < 2 || asked > 7 {
+			t.Errorf("%v, after %d keys", err, asked)
 		}
 	})
 	t.Run("a long banner and noise", func(t *testing.T) {
@@ -246,18 +293,21 @@ func TestHostileServers(t *testing.T) {
 		"nothing":          {"run 5", ""},
 	} {
 		t.Run("kill: "+name, func(t *testing.T) {
-			first := true
+			step := make(chan ssh.Channel, 2)
+			var once sync.Once
 			r, err := against(t, &fake{shell: func(ch ssh.Channel, script string) {
-				switch {
-				case first:
-					first = false
+				begins := false
+				once.Do(func() { begins = true })
+				if begins {
 					fmt.Fprintf(ch, "%s %s\n", mark(script), x.says)
-				case x.answer == "":
-					status(ch, 0)
-				default:
-					fmt.Fprintf(ch, "%s %s\n", mark(script), x.answer)
-					status(ch, 0)
+					step <- ch
+					return
 				}
+				if x.answer != "" {
+					fmt.Fprintf(ch, "%s %s\n", mark(script), x.answer)
+				}
+				status(ch, 0)
+				status(<-step, 0) // as if it had been killed
 			}}, short, fleet.Step{Timeout: 100 * time.Millisecond})
 			if err != nil || r.Outcome != fleet.TimedOut || r.Kill.Confirmed || !r.Kill.Tried || r.Kill.Why == "" {
 				t.Errorf("%+v, %v", r, err)
@@ -307,6 +357,37 @@ func TestConnectCanceled(t *testing.T) {
 	if !strings.Contains(fmt.Sprint(err), "canceled") {
 		t.Error(err)
 	}
+}
+
+// A connection that ends before a step was sent is made again once, and no more.
+func TestEndedConnection(t *testing.T) {
+	for n, ok := range map[int32]bool{0: true, 1: true, 2: false} {
+		f := &fake{shell: func(ch ssh.Channel, script string) {
+			fmt.Fprintf(ch, "%s run 5\n", mark(script))
+			status(ch, 0)
+		}}
+		f.dies.Store(n)
+		if r, err := against(t, f, nil, fleet.Step{}); (err == nil) != ok || ok != r.OK() || !ok && !errdefs.IsUnavailable(err) {
+			t.Errorf("%d: %+v, %v", n, r, err)
+		}
+	}
+}
+
+// A host on the way that passes nothing on, and does not close what it opened, holds up neither a step nor Close.
+func TestSilentJump(t *testing.T) {
+	f := &fake{silent: true}
+	f.start(t)
+	l := newLab(t)
+	l.known(f.line(f.key))
+	l.config.ConnectTimeout = 300 * time.Millisecond
+	c := l.client()
+	h := l.host("far", &sshd{ip: "192.0.2.1", port: 22})
+	h.Jump = []fleet.Host{l.host("near", &f.sshd)}
+	_, err := c.Run(t.Context(), h, fleet.Step{Argv: []string{"true"}})
+	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "in time") {
+		t.Error(err)
+	}
+	c.Close()
 }
 
 func TestMaxConnections(t *testing.T) {

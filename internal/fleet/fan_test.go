@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -148,30 +147,53 @@ func TestFan(t *testing.T) {
 // No more hosts run at once than Forks says, and a batch begins when the one before it has ended.
 func TestFanForks(t *testing.T) {
 	l := newLab(t)
-	var mu sync.Mutex
-	var now, most int
-	var order []string
+	began, release, ended := make(chan int, 12), make(chan struct{}), make(chan struct{}, 12)
 	var hosts []fleet.Host
-	for i := range 12 {
+	for i := range 13 {
 		f := &fake{shell: func(ch ssh.Channel, script string) {
-			mu.Lock()
-			now++
-			most = max(most, now)
-			mu.Unlock()
 			fmt.Fprintf(ch, "%s run 5\n", mark(script))
-			mu.Lock()
-			now--
-			order = append(order, fmt.Sprint(i/6))
-			mu.Unlock()
+			if i < 12 {
+				began <- i
+				<-release
+			}
 			status(ch, 0)
 		}}
 		f.start(t)
 		l.known(f.line(f.key))
 		hosts = append(hosts, l.host(fmt.Sprintf("h%02d", i), &f.sshd))
 	}
-	fan := fleet.Fan{Forks: 3, Serial: "50%"}
-	sum, err := l.client().Fan(t.Context(), fan, hosts, fleet.Step{Argv: []string{"true"}}, func(fleet.Report) {})
-	if err != nil || sum.OK != 12 || most > 3 || strings.Join(order, "") != "000000111111" {
-		t.Errorf("%+v, %v: %d at once, %v", sum, err, most, order)
+	c := l.client()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		fan := fleet.Fan{Forks: 4, Serial: "50%"}
+		sum, err := c.Fan(t.Context(), fan, hosts[:12], fleet.Step{Argv: []string{"true"}}, func(fleet.Report) { ended <- struct{}{} })
+		if err != nil || sum.OK != 12 {
+			t.Errorf("%+v, %v", sum, err)
+		}
+	})
+	// Batches of six on four at once: four begin, and two when four have ended.
+	for _, x := range []struct{ from, to int }{{0, 4}, {4, 6}, {6, 10}, {10, 12}} {
+		var got []int
+		for range x.to - x.from {
+			got = append(got, <-began)
+		}
+		slices.Sort(got)
+		if got[0] != x.from || got[len(got)-1] != x.to-1 {
+			t.Errorf("%v began, not %d to %d", got, x.from, x.to-1)
+		}
+		// Others that begin too early have the time of some steps to do so.
+		for range 5 {
+			run(t, c, hosts[12], fleet.Step{Argv: []string{"true"}})
+		}
+		if n := len(began); n != 0 {
+			t.Errorf("%d more began", n)
+		}
+		for range x.to - x.from {
+			release <- struct{}{}
+		}
+		for range x.to - x.from {
+			<-ended
+		}
 	}
+	wg.Wait()
 }

@@ -14,12 +14,17 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/crypto/ssh"
 )
 
-const maxKnownHosts = 16 << 20 // bytes of one file
+const (
+	maxKnownHosts = 16 << 20 // bytes of one file
+	maxHostFiles  = 16       // that are remembered
+)
 
 // HostKeyError is a host key that is not accepted. Nothing was sent to the host but what a handshake takes.
 type HostKeyError struct {
@@ -57,38 +62,73 @@ type knownKey struct {
 // knownHosts are the keys of files. sshd(8) has their format.
 type knownHosts []knownKey
 
-// readKnownHosts reads files, of which each may be absent. A line that cannot be read is an error, since it might
-// revoke a key. A key of a type that is not supported is passed over: no host can show it here.
-func readKnownHosts(files []string) (all knownHosts, err error) {
-	for _, name := range files {
-		b, err := readFile(name, maxKnownHosts)
+// hostFiles remembers the keys of files for as long as their times and sizes stay.
+type hostFiles struct {
+	mu    sync.Mutex
+	files map[string]hostFile
+}
+
+type hostFile struct {
+	at   time.Time
+	size int64
+	keys knownHosts
+}
+
+// read reads files, of which each may be absent.
+func (c *hostFiles) read(names []string) (all knownHosts, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, name := range names {
+		st, err := os.Stat(name) // before the file is read: a change meanwhile is seen the next time
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("cannot read known hosts: %w", err)
 		}
-		n := 0
-		for line := range bytes.SplitSeq(b, []byte("\n")) {
-			n++
-			marker, hosts, key, _, _, err := ssh.ParseKnownHosts(line)
-			if errors.Is(err, io.EOF) {
-				if len(bytes.Fields(line)) == 0 || bytes.HasPrefix(bytes.TrimSpace(line), []byte("#")) {
-					continue
-				}
-				err = errors.New("it is no line of known_hosts")
+		f, ok := c.files[name]
+		if !ok || !f.at.Equal(st.ModTime()) || f.size != st.Size() {
+			f = hostFile{at: st.ModTime(), size: st.Size()}
+			if f.keys, err = readKnownHosts(name); err != nil {
+				return nil, err
 			}
-			if err != nil && foreignKey(line) {
+			if c.files == nil || len(c.files) >= maxHostFiles {
+				c.files = map[string]hostFile{}
+			}
+			c.files[name] = f
+		}
+		all = append(all, f.keys...)
+	}
+	return all, nil
+}
+
+// readKnownHosts reads one file. A line that cannot be read is an error, since it might revoke a key. A key of a type that is
+// not supported is passed over: no host can show it here.
+func readKnownHosts(name string) (all knownHosts, err error) {
+	b, err := readFile(name, maxKnownHosts)
+	if err != nil {
+		return nil, err
+	}
+	n := 0
+	for line := range bytes.SplitSeq(b, []byte("\n")) {
+		n++
+		marker, hosts, key, _, _, err := ssh.ParseKnownHosts(line)
+		if errors.Is(err, io.EOF) {
+			if len(bytes.Fields(line)) == 0 || bytes.HasPrefix(bytes.TrimSpace(line), []byte("#")) {
 				continue
 			}
-			if err == nil && !slices.Contains([]string{"", "cert-authority", "revoked"}, marker) {
-				err = fmt.Errorf("the marker @%.20s is unknown", marker)
-			}
-			if err != nil {
-				return nil, at(name, n, "%w; correct or remove the line", err)
-			}
-			all = append(all, knownKey{marker, hosts, key, name, n})
+			err = errors.New("it is no line of known_hosts")
 		}
+		if err != nil && foreignKey(line) {
+			continue
+		}
+		if err == nil && !slices.Contains([]string{"", "cert-authority", "revoked"}, marker) {
+			err = fmt.Errorf("the marker @%.20s is unknown", marker)
+		}
+		if err != nil {
+			return nil, at(name, n, "%w; correct or remove the line", err)
+		}
+		all = append(all, knownKey{marker, hosts, key, name, n})
 	}
 	return all, nil
 }

@@ -34,6 +34,7 @@ func certify(t *testing.T, ca ssh.Signer, key ssh.PublicKey, kind uint32, until 
 }
 
 func TestHostKeys(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	s := l.start(nil)
 	name := fmt.Sprintf("[%s]:%d", s.ip, s.port)
@@ -112,7 +113,57 @@ func TestHostKeys(t *testing.T) {
 	}
 }
 
+// A host shows the key that is known, also where it has others that the client would rather see.
+func TestHostKeyOfManyIsThatKnown(t *testing.T) {
+	l := newLab(t)
+	dir := t.TempDir()
+	var lines []string
+	keys := map[string]string{}
+	for _, kind := range []string{"rsa", "ecdsa"} {
+		name := filepath.Join(dir, kind)
+		if out, err := exec.Command("ssh-keygen", "-q", "-t", kind, "-N", "", "-f", name).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		b, err := os.ReadFile(name + ".pub")
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys[kind] = string(b)
+		lines = append(lines, "HostKey "+name)
+	}
+	s := l.start(nil, lines...)
+	keys["ed25519"] = string(ssh.MarshalAuthorizedKey(s.key))
+	h := l.host("web", s)
+	for kind, key := range keys {
+		os.Remove(filepath.Join(l.home, ".ssh", "known_hosts"))
+		l.known(fmt.Sprintf("[%s]:%d %s", s.ip, s.port, key))
+		if r, err := l.client().Run(t.Context(), h, fleet.Step{Argv: []string{"true"}}); err != nil || !r.OK() {
+			t.Errorf("%s: %+v, %v", kind, r, err)
+		}
+	}
+	// A key that is revoked while the client runs is refused from the next connection on.
+	l.config.Idle = time.Nanosecond
+	c := l.client()
+	if r, err := c.Run(t.Context(), h, fleet.Step{Argv: []string{"true"}}); err != nil || !r.OK() {
+		t.Errorf("%+v, %v", r, err)
+	}
+	for _, key := range keys {
+		l.known("@revoked * " + key)
+	}
+	for { // until the idle connection has ended
+		_, err := c.Run(t.Context(), h, fleet.Step{Argv: []string{"true"}})
+		if err == nil {
+			continue
+		}
+		if !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "revoked") {
+			t.Error(err)
+		}
+		break
+	}
+}
+
 func TestHostCertificates(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	ca, _ := newKey(t)
 	hour := time.Now().Add(time.Hour)
@@ -176,7 +227,46 @@ func TestHostCertificates(t *testing.T) {
 	}
 }
 
+// agentWith runs an agent with keys and a number of new ones, and returns its socket.
+func agentWith(t *testing.T, more int, keys ...any) string {
+	t.Helper()
+	ring := agent.NewKeyring()
+	for range more {
+		_, private := newKey(t)
+		key, err := ssh.ParseRawPrivateKey(private)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, key)
+	}
+	for _, key := range keys {
+		if err := ring.Add(agent.AddedKey{PrivateKey: key}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir, err := os.MkdirTemp("", "fleet") // t.TempDir is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("unix", filepath.Join(dir, "agent"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close(); os.RemoveAll(dir) })
+	go func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() { defer conn.Close(); agent.ServeAgent(ring, conn) }()
+		}
+	}()
+	return ln.Addr().String()
+}
+
 func TestLogin(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	s := l.start(nil)
 	l.known(s.line(s.key))
@@ -239,48 +329,27 @@ func TestLogin(t *testing.T) {
 	if err := try(t, "", "", h); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "ssh-add '"+locked+"'") {
 		t.Errorf("a key with a passphrase: %v", err)
 	}
-	ring := agent.NewKeyring()
-	if err := ring.Add(agent.AddedKey{PrivateKey: raw}); err != nil {
-		t.Fatal(err)
-	}
-	dir, err := os.MkdirTemp("", "fleet") // t.TempDir is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	ln, err := net.Listen("unix", filepath.Join(dir, "agent"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	go func() {
-		for {
-			conn, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go func() { defer conn.Close(); agent.ServeAgent(ring, conn) }()
-		}
-	}()
-	if err := try(t, ln.Addr().String(), "", h); err != nil {
+	socket := agentWith(t, 0, raw)
+	if err := try(t, socket, "", h); err != nil {
 		t.Errorf("a key with a passphrase that the agent holds: %v", err)
 	}
 	h.IdentityFiles = nil
-	if err := try(t, "", "IdentityAgent "+ln.Addr().String()+"\nIdentityFile "+filepath.Join(l.home, "absent"), h); err != nil {
+	if err := try(t, "", "IdentityAgent "+socket+"\nIdentityFile "+filepath.Join(l.home, "absent"), h); err != nil {
 		t.Errorf("a key of the agent: %v", err)
 	}
 	conf := "IdentitiesOnly yes\nIdentityFile " + filepath.Join(l.home, "strange")
-	if err := try(t, ln.Addr().String(), conf, h); !errdefs.IsUnauthorized(err) {
+	if err := try(t, socket, conf, h); !errdefs.IsUnauthorized(err) {
 		t.Errorf("a key of the agent that is not to be used: %v", err)
 	}
 	conf = "IdentityAgent none\nIdentityFile " + filepath.Join(l.home, "absent")
-	if err := try(t, ln.Addr().String(), conf, h); !errdefs.IsFailedPrecondition(err) {
+	if err := try(t, socket, conf, h); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("an agent that is not to be used: %v", err)
 	}
 }
 
 // A step reaches a host by way of another, and by that alone.
 func TestJump(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	far, near := l.start(nil), l.start(nil)
 	first := newRelay(t, near)

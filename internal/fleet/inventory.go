@@ -395,7 +395,7 @@ type entry struct {
 	value ast.Node
 }
 
-// entries returns the keys of a mapping in their order. Nothing is an empty one.
+// entries returns the keys of a mapping in their order, which the parser has seen to be there once. Nothing is an empty one.
 func (r *reader) entries(n ast.Node) (list []entry, err error) {
 	var values []*ast.MappingValueNode
 	switch n := n.(type) {
@@ -408,16 +408,11 @@ func (r *reader) entries(n ast.Node) (list []entry, err error) {
 	default:
 		return nil, r.errorf(n, "a mapping is needed here")
 	}
-	seen := map[string]bool{}
 	for _, v := range values {
 		key, err := r.text(v.Key)
 		if err != nil {
 			return nil, err
 		}
-		if seen[key] {
-			return nil, r.errorf(v.Key, "%.80q is here twice", key)
-		}
-		seen[key] = true
 		list = append(list, entry{key, v.Key, v.Value})
 	}
 	return list, nil

@@ -100,6 +100,7 @@ func TestInventoryRefuses(t *testing.T) {
 		"hosts:\n  a: {port: 022}":                    ":2:13: ",
 		"hosts:\n  a: {port: [1]}":                    ":2:13: ",
 		"hosts:\n  a: {}\n  a: {}":                    ":3:3: ",
+		"hosts:\n  a: {}\n  \"a\": {}":                `:3:3: mapping key "a" already defined`,
 		"hosts:\n  a b: {}":                           ":2:3: ",
 		"hosts:\n  -a: {}":                            ":2:",
 		"hosts: [a]":                                  ":1:8: ",

@@ -15,10 +15,10 @@ import (
 // kill ends the process group of a step through a second session, and says whether that is certain. ctx may have ended.
 func (r *running) kill(ctx context.Context) Kill {
 	grace := r.client.config.KillGrace
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace+killTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), beginTime+grace+killTime)
 	defer cancel()
-	// A step that has just been sent tells its group in a moment; without it there is nothing to end.
-	wait := time.NewTimer(grace)
+	// A step that was sent tells its group soon; without that there is nothing to end.
+	wait := time.NewTimer(beginTime)
 	defer wait.Stop()
 	select {
 	case <-r.out.begun:
@@ -27,9 +27,12 @@ func (r *running) kill(ctx context.Context) Kill {
 	case <-wait.C:
 		return Kill{Tried: true, Why: "the host has not said that the step began; it may begin still"}
 	}
-	group, started, ok := leader(r.out.says)
+	r.out.mu.Lock()
+	says := r.out.says
+	r.out.mu.Unlock()
+	group, started, ok := leader(says)
 	if !ok {
-		return r.signalAll("the host gives the step no process group of its own")
+		return r.signalAll("the host did not say that the step has a process group of its own")
 	}
 	mark := "carrel-" + rand.Text()
 	said, err := r.second(ctx, mark, killScript(mark, group, started, grace))

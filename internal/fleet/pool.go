@@ -25,6 +25,7 @@ type pool struct {
 	ctx     context.Context // ends with the client
 	cancel  context.CancelFunc
 	running sync.WaitGroup
+	files   hostFiles
 }
 
 // link is one connection. A link that is retired is used by nobody new, and closes when its last user leaves.
@@ -63,6 +64,17 @@ func (p *pool) close() {
 	p.running.Wait()
 }
 
+// enter counts a run, for close to wait for. Call what it returns at the end.
+func (p *pool) enter() (leave func(), err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, fmt.Errorf("the client is closed: %w", errdefs.ErrFailedPrecondition)
+	}
+	p.running.Add(1)
+	return p.running.Done, nil
+}
+
 // acquire returns a connection to a host, which is made if there is none. Give it back with release.
 func (p *pool) acquire(ctx context.Context, t *target) (*link, error) {
 	key := t.key()
@@ -99,7 +111,7 @@ func (p *pool) acquire(ctx context.Context, t *target) (*link, error) {
 func (p *pool) join(key string, t *target) (*link, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.closed { // while the caller was on its way
 		return nil, fmt.Errorf("cannot connect to %s: the client is closed: %w", t.name, errdefs.ErrFailedPrecondition)
 	}
 	if l := p.all[key]; l != nil {
@@ -207,7 +219,7 @@ func (p *pool) run(ctx context.Context, l *link, t *target) {
 		}
 	}
 	if l.err == nil {
-		l.client, l.banner, l.err = dial(ctx, t, l.via, p.running.Go)
+		l.client, l.banner, l.err = dial(ctx, t, l.via, &p.files, p.running.Go)
 	}
 	p.mu.Lock()
 	if l.err != nil && !l.retired {

@@ -68,12 +68,14 @@ type Kill struct {
 const (
 	maxNoise = 64 << 10 // bytes that a login shell may write before the step
 	maxMark  = 256      // bytes of the line with the mark
-	// killTime is how long the killing of a step may take beside the grace.
-	killTime = 20 * time.Second
+	// beginTime is how long a step that is to be killed has to say that it began, and killTime how long the killing may
+	// take beside the grace.
+	beginTime = 10 * time.Second
+	killTime  = 20 * time.Second
 )
 
 // Run runs one step on one host. It ends when the step does, at its timeout, or with ctx; then the step's process group
-// is killed, for which Run may take 20 s and the grace longer.
+// is killed, for which Run may take 30 s and the grace longer.
 //
 // An error says that the step did not run: nothing but the start of a shell reached the host. Whatever happens later
 // is in the result and no error. Nothing is ever run twice.
@@ -85,26 +87,22 @@ func (c *Client) Run(ctx context.Context, h Host, s Step) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	l, err := c.pool.acquire(ctx, t)
-	if err != nil {
-		return Result{}, err
-	}
-	defer c.pool.release(l)
 	fail := func(err error) (Result, error) {
 		return Result{}, fmt.Errorf("cannot run the step on %s: %w", h.Name, err)
 	}
-	select {
-	case l.sessions <- struct{}{}:
-		defer func() { <-l.sessions }()
-	case <-ctx.Done():
-		return fail(context.Cause(ctx))
-	}
-	open, cancel := context.WithTimeout(ctx, t.timeout)
-	defer cancel()
-	ch, requests, err := c.session(open, l)
+	leave, err := c.pool.enter()
 	if err != nil {
 		return fail(err)
 	}
+	defer leave()
+	l, ch, requests, err := c.begin(ctx, t)
+	if _, ended := errors.AsType[*endedError](err); ended { // nothing was sent, so a new connection may be tried
+		l, ch, requests, err = c.begin(ctx, t)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	defer c.end(l)
 	mark := "carrel-" + rand.Text()
 	r := &running{
 		client: c, link: l, ch: ch, ended: make(chan struct{}), exit: -1,
@@ -118,6 +116,39 @@ func (c *Client) Run(ctx context.Context, h Host, s Step) (Result, error) {
 	return result, nil
 }
 
+// endedError is that of a connection which had ended when it was to be used.
+type endedError struct{ err error }
+
+func (e *endedError) Error() string { return e.err.Error() }
+func (e *endedError) Unwrap() error { return e.err }
+
+// begin returns a session with a shell that waits for its text. Call end after its use.
+func (c *Client) begin(ctx context.Context, t *target) (*link, ssh.Channel, <-chan *ssh.Request, error) {
+	l, err := c.pool.acquire(ctx, t)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	select {
+	case l.sessions <- struct{}{}:
+	case <-ctx.Done():
+		c.pool.release(l)
+		return nil, nil, nil, context.Cause(ctx)
+	}
+	open, cancel := context.WithTimeout(ctx, t.timeout)
+	defer cancel()
+	ch, requests, err := c.session(open, l)
+	if err != nil {
+		c.end(l)
+		return nil, nil, nil, err
+	}
+	return l, ch, requests, nil
+}
+
+func (c *Client) end(l *link) {
+	<-l.sessions
+	c.pool.release(l)
+}
+
 // session opens a session and starts a shell in it, which waits for its text. A host that does not answer in time gets
 // nothing new over this connection.
 func (c *Client) session(ctx context.Context, l *link) (ssh.Channel, <-chan *ssh.Request, error) {
@@ -129,6 +160,12 @@ func (c *Client) session(ctx context.Context, l *link) (ssh.Channel, <-chan *ssh
 	done := make(chan opened, 1)
 	c.pool.running.Go(func() {
 		ch, requests, err := l.client.OpenChannel("session", nil)
+		var refusal *ssh.OpenChannelError
+		if err != nil && !errors.As(err, &refusal) {
+			c.pool.retire(l)
+			done <- opened{err: &endedError{unavailable("the connection has ended: %w", said(err))}}
+			return
+		}
 		if err != nil {
 			done <- opened{err: unavailable("the host opens no session: %w", said(err))}
 			return
@@ -168,8 +205,9 @@ type stream struct {
 	mark []byte
 
 	mu     sync.Mutex
-	begun  chan struct{} // closed at the mark, or if there is none to come
+	begun  chan struct{} // closed at the mark, or when there is none to come
 	found  bool
+	none   bool   // too much came without it
 	says   string // what follows the mark
 	before []byte
 	over   bool // nothing more is taken
@@ -190,17 +228,19 @@ func (s *stream) Write(p []byte) (int, error) {
 	if s.found {
 		return s.output.Write(p)
 	}
-	if len(s.before) >= maxNoise+maxMark {
-		return n, nil // there is no mark to be found any more
+	if s.none {
+		return n, nil
 	}
 	room := min(maxNoise+maxMark-len(s.before), n)
 	s.before = append(s.before, p[:room]...)
-	i := bytes.Index(s.before, s.mark)
-	if i < 0 {
-		return n, nil
+	i, end := bytes.Index(s.before, s.mark), -1
+	if i >= 0 {
+		end = bytes.IndexByte(s.before[i:], '\n')
 	}
-	end := bytes.IndexByte(s.before[i:], '\n')
 	if end < 0 {
+		if s.none = len(s.before) == maxNoise+maxMark; s.none {
+			close(s.begun)
+		}
 		return n, nil
 	}
 	s.found = true

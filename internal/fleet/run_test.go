@@ -36,6 +36,7 @@ func run(t *testing.T, c *fleet.Client, h fleet.Host, s fleet.Step) fleet.Result
 }
 
 func TestRun(t *testing.T) {
+	t.Parallel()
 	l, c, h := one(t)
 	t.Run("arguments", func(t *testing.T) {
 		argv := []string{
@@ -111,23 +112,39 @@ func alive(t *testing.T, pid string) bool {
 	return !strings.HasPrefix(rest, "Z")
 }
 
-func TestDeadline(t *testing.T) {
+// killed runs a shell text until it has told the pipe $F its processes, then cancels it, and returns them.
+func killed(t *testing.T, c *fleet.Client, h fleet.Host, text string) (fleet.Result, []string) {
+	t.Helper()
+	told := fifo(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var pids []string
+	var wg sync.WaitGroup
+	wg.Go(func() { pids = strings.Fields(heard(t, told)); cancel() })
+	r, err := c.Run(ctx, h, fleet.Step{Shell: true, ShellText: text, Env: []string{"F=" + told}})
+	wg.Wait()
+	if err != nil || r.Outcome != fleet.Canceled || !r.Kill.Tried || r.OK() || len(pids) == 0 {
+		t.Errorf("%+v, %v: %v", r, err, pids)
+	}
+	return r, pids
+}
+
+func TestKill(t *testing.T) {
+	t.Parallel()
 	_, c, h := one(t)
 	for name, text := range map[string]string{
-		"children": "sleep 300 & echo $!; sleep 300 & echo $!; echo $$; sleep 300",
-		"deaf":     "trap '' TERM; echo $$; sleep 300 & echo $!; while :; do sleep 1; done",
-		"stopped":  "echo $$; kill -s STOP $$",
+		"one":      `echo $$ >"$F"; exec sleep 300`,
+		"children": `sleep 300 & a=$!; sleep 300 & echo $a $! $$ >"$F"; sleep 300`,
+		"deaf":     `trap '' TERM; sleep 300 & echo $! $$ >"$F"; while :; do sleep 1; done`,
+		"stopped":  `echo $$ >"$F"; kill -s STOP $$`,
 		// The leader has ended, and its child holds the output.
-		"orphan": "sleep 300 & echo $!",
+		"orphan": `sleep 300 & echo $! >"$F"`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := run(t, c, h, fleet.Step{Shell: true, ShellText: text, Timeout: time.Second})
-			if r.Outcome != fleet.TimedOut || !r.Kill.Tried || !r.Kill.Confirmed || r.OK() {
+			t.Parallel()
+			r, pids := killed(t, c, h, text)
+			if !r.Kill.Confirmed {
 				t.Errorf("%+v", r)
-			}
-			pids := strings.Fields(string(r.Stdout.Bytes()))
-			if len(pids) == 0 {
-				t.Error("it did not run")
 			}
 			for _, pid := range pids {
 				if alive(t, pid) {
@@ -137,41 +154,41 @@ func TestDeadline(t *testing.T) {
 		})
 	}
 	t.Run("escaped", func(t *testing.T) {
-		told := fifo(t)
-		var r fleet.Result
-		var wg sync.WaitGroup
-		ctx, cancel := context.WithCancel(t.Context())
-		wg.Go(func() {
-			var err error
-			argv := []string{"sh", "-c", `setsid sh -c 'echo $$ >"$0"; exec sleep 300' "$0"`, told}
-			if r, err = c.Run(ctx, h, fleet.Step{Argv: argv}); err != nil {
-				t.Error(err)
-			}
-		})
-		pid := heard(t, told)
-		cancel()
-		wg.Wait()
-		if r.Outcome != fleet.Canceled || r.Kill.Confirmed || !strings.Contains(r.Kill.Why, "left the group") || !alive(t, pid) {
+		t.Parallel()
+		r, pids := killed(t, c, h, `setsid sh -c 'echo $$ >"$F"; exec sleep 300'`)
+		if r.Kill.Confirmed || !strings.Contains(r.Kill.Why, "left the group") || !alive(t, pids[0]) {
 			t.Errorf("%+v", r)
 		}
-		run(t, c, h, fleet.Step{Argv: []string{"kill", "-KILL", pid}})
+		run(t, c, h, fleet.Step{Argv: []string{"kill", "-KILL", pids[0]}})
 	})
-	t.Run("canceled", func(t *testing.T) {
-		told := fifo(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		var pid string
-		var wg sync.WaitGroup
-		wg.Go(func() { pid = heard(t, told); cancel() })
-		r, err := c.Run(ctx, h, fleet.Step{Argv: []string{"sh", "-c", `echo $$ >"$0"; sleep 300`, told}})
-		wg.Wait()
-		if err != nil || r.Outcome != fleet.Canceled || !r.Kill.Confirmed || alive(t, pid) {
-			t.Errorf("%+v, %v", r, err)
+	t.Run("one session", func(t *testing.T) {
+		t.Parallel()
+		l := newLab(t)
+		s := l.start(nil, "MaxSessions 1")
+		l.known(s.line(s.key))
+		client, host := l.client(), l.host("one", s)
+		r, pids := killed(t, client, host, `echo $$ >"$F"; exec sleep 300`)
+		if r.Kill.Confirmed || !strings.Contains(r.Kill.Why, "could not be asked") {
+			t.Errorf("%+v", r)
+		}
+		// sshd itself kills it, but not for root.
+		if alive(t, pids[0]) {
+			run(t, client, host, fleet.Step{Argv: []string{"kill", "-KILL", pids[0]}})
+		}
+	})
+	t.Run("deadline", func(t *testing.T) {
+		t.Parallel()
+		r := run(t, c, h, fleet.Step{Shell: true, ShellText: "echo $$; exec sleep 300", Timeout: 5 * time.Second})
+		pid := strings.TrimSpace(string(r.Stdout.Bytes()))
+		if r.Outcome != fleet.TimedOut || !r.Kill.Confirmed || r.OK() || pid == "" || alive(t, pid) {
+			t.Errorf("%+v", r)
 		}
 	})
 }
 
 // A connection that is cut in the middle leaves it unknown whether the step ended, and the step is not run again.
 func TestLost(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	s := l.start(nil)
 	r := newRelay(t, s)
@@ -200,6 +217,7 @@ func TestLost(t *testing.T) {
 }
 
 func TestShared(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	s := l.start(nil)
 	r := newRelay(t, s)

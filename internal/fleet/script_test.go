@@ -68,6 +68,26 @@ func TestKillScript(t *testing.T) {
 	}
 }
 
+// Every process of the group has the chance to end by itself.
+func TestKillScriptTells(t *testing.T) {
+	told, up := filepath.Join(t.TempDir(), "told"), fifo(t)
+	const child = `sh -c 'trap "echo x >$0; exit" TERM; echo up >"$1"; while :; do sleep 0.1; done' "$0" "$1" & wait`
+	cmd := exec.Command("sh", "-c", child, told, up)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go cmd.Wait()
+	heard(t, up)
+	pid := cmd.Process.Pid
+	if got := reads(t, []string{"sh"}, fleet.KillScript("MARK", pid, started(t, pid), 10*time.Second), true); got != "MARK gone" {
+		t.Error(got)
+	}
+	if _, err := os.Stat(told); err != nil {
+		t.Errorf("a child was killed without a word: %v", err)
+	}
+}
+
 // Half of a script does nothing, wherever it is cut.
 func TestScriptCut(t *testing.T) {
 	ran := filepath.Join(t.TempDir(), "ran")

@@ -167,7 +167,8 @@ exec /bin/sh -c "$c" </dev/null
 //	MARK gone	no process is in the group any more
 //	MARK left WHY	there may be
 //
-// A group whose number is another process's by now, which started at another time, is gone.
+// A group whose number is another process's by now, which started at another time, is gone. A killed process counts until its
+// parent, or init, has taken notice: that is what the wait after KILL is for, up to 8 s.
 func killScript(mark string, group int, started string, grace time.Duration) []byte {
 	return fmt.Appendf(nil, `{ LC_ALL=C; export LC_ALL; g=%d; s=%s
 said() { echo %s "$@"; exit 0; }
@@ -176,12 +177,13 @@ if [ -n "$s" ] && [ -r /proc/$g/stat ]; then
  t=$(cat /proc/$g/stat 2>/dev/null); set -- ${t##*) }
  [ -z "${20}" ] || [ "${20}" = "$s" ] || said gone
 fi
-z=1; n=%d; if sleep 0.01 2>/dev/null; then z=0.1; n=%d; fi
+z=1; n=%d; m=8; if sleep 0.01 2>/dev/null; then z=0.1; n=%d; m=80; fi
 gone && said gone
 kill -s TERM -- -$g 2>/dev/null
 i=0; while [ $i -lt $n ]; do sleep $z; gone && said gone; i=$((i+1)); done
 kill -s KILL -- -$g 2>/dev/null
-i=0; while [ $i -lt 20 ]; do gone && said gone; sleep $z; i=$((i+1)); done
+i=0; while [ $i -lt $m ]; do gone && said gone; sleep $z; i=$((i+1)); done
+gone && said gone
 said left $(kill -s 0 -- -$g 2>&1)
 }
 `, group, Quote(started), Quote(mark), max(1, int(grace/time.Second)), max(1, int(grace/(100*time.Millisecond))))

@@ -112,6 +112,7 @@ func TestCheck(t *testing.T) {
 
 // A stand-in for sudo tells what it was started with: what the host runs is "sudo -n -- ARGV", and nothing where it is not listed.
 func TestSudoRuns(t *testing.T) {
+	t.Parallel()
 	_, c, h := one(t)
 	bin := t.TempDir()
 	ran := filepath.Join(bin, "ran")

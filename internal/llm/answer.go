@@ -46,7 +46,7 @@ type builder struct {
 	refuse strings.Builder
 	size   int // bytes of what the model wrote, thoughts included
 	ids    map[string]bool
-	// input and output: the provider told these tokens.
+	// input and output report that the provider reported these tokens.
 	input, output bool
 }
 
@@ -61,7 +61,7 @@ func (b *builder) said(part *strings.Builder, text string) error {
 	return b.emit(Event{Kind: TextDelta, Text: text})
 }
 
-// room refuses one more part than there may be.
+// room returns an error if no further part is allowed.
 func (b *builder) room(parts int) error {
 	if parts >= MaxParts {
 		return fmt.Errorf("its answer has more than %d parts", MaxParts)
@@ -88,7 +88,7 @@ func (b *builder) addOpaque(w Wire, v any) error {
 	return nil
 }
 
-// called makes a tool call of what came. cut is a reason why it cannot be used, known from elsewhere.
+// called adds a tool call. cut is empty, or says why the call cannot be used.
 func (b *builder) called(id, name, arguments, cut string) (*ToolCall, error) {
 	if len(b.answer.Calls) >= MaxCalls {
 		return nil, fmt.Errorf("it calls more than %d tools at once", MaxCalls)
@@ -114,7 +114,7 @@ func (b *builder) called(id, name, arguments, cut string) (*ToolCall, error) {
 	return &c, b.emit(Event{Kind: CallDone, Call: c})
 }
 
-// tame makes a name of what a model wrote, so that the call can be sent back.
+// tame turns what a model wrote into a valid name, so that the call can be sent back.
 func tame(name string) string {
 	name = strings.Map(func(c rune) rune {
 		if unnamed(c) {
@@ -148,7 +148,7 @@ func parseArguments(text string) (arguments json.RawMessage, wrong string) {
 	return arguments, ""
 }
 
-// told takes over what a provider says of usage. Of OpenAI's forms, input includes what is cached.
+// told records the usage that a provider of OpenAI's wires reports. There input includes the cached tokens.
 func (b *builder) told(input, cached, write, output tokens) error {
 	u := &b.answer.Usage
 	if input.told {

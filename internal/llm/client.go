@@ -28,11 +28,11 @@ const (
 )
 
 const (
-	// longestWait bounds what a provider may have waited for between two attempts.
+	// longestWait bounds the pause between two attempts that a provider may ask for.
 	longestWait = time.Minute
-	// firstWait is the pause before the first attempt again; it doubles up to mostWait. A part of it is random.
+	// firstWait is the pause before the second attempt; it doubles up to mostWait. Half of it is random.
 	firstWait, mostWait = time.Second, 16 * time.Second
-	// maxErrorBody bounds what is read of an answer that is no success.
+	// maxErrorBody bounds what is read of an answer with an error status.
 	maxErrorBody = 64 << 10
 	maxHeader    = 64 << 10
 )
@@ -129,16 +129,15 @@ var (
 )
 
 // Stream sends a request and calls emit with each step of the answer, in the caller's goroutine. emit may be nil; an error
-// of it ends the request and is returned. The time emit takes does not count as idle.
+// of it ends the request and is returned. The time that emit takes does not count as idle.
 //
-// The Answer is whole if the error is nil. With an error it has what came until then, no Stop, and the usage that must be
-// counted: what the provider did not tell is estimated. Events that came before an error are void; nothing of them should be
-// acted on.
+// The Answer is whole if the error is nil. Otherwise it has what came before the error, an empty Stop, and the usage to be
+// counted; usage that the provider did not report is estimated. The caller must not act on events that came before an error.
 //
 // Errors are of kind invalid argument (the request), unauthenticated (the key), permission denied, not found (the model or
 // the URL), resource exhausted (limits and quotas of the provider), unavailable (it fails, or is silent), failed
-// precondition (the URL is no API of this wire), or data loss (an answer that is cut, too large or not understood). Of ctx,
-// the cause.
+// precondition (the URL is no API of this wire), or data loss (an answer that is cut, too large or not understood). If ctx
+// ends, the error wraps its cause.
 func (c *Client) Stream(ctx context.Context, r Request, emit func(Event) error) (Answer, error) {
 	if emit == nil {
 		emit = func(Event) error { return nil }
@@ -191,7 +190,10 @@ func (c *Client) attempt(ctx context.Context, r *Request, body []byte, emit func
 	defer cancel(nil)
 	res, err := c.send(ctx, cancel, body)
 	if err != nil {
-		return a, again0(err), c.timed(err)
+		if _, ended := errors.AsType[*stopped](err); ended { // the provider may be at work on it
+			a.Usage = a.Usage.estimate(false, false, len(body), 0)
+		}
+		return a, resend(err), c.timed(err)
 	}
 	defer func() { _ = res.Body.Close() }()
 	in := &timed{ctx: ctx, in: res.Body, idle: c.cfg.Idle, timer: time.AfterFunc(c.cfg.Idle, func() { cancel(errIdle) })}
@@ -201,7 +203,7 @@ func (c *Client) attempt(ctx context.Context, r *Request, body []byte, emit func
 	if res.StatusCode != http.StatusOK || kind != "text/event-stream" || coding != "" && coding != "identity" {
 		late := time.AfterFunc(c.cfg.Head, func() { cancel(errHead) })
 		defer late.Stop()
-		text, _ := io.ReadAll(io.LimitReader(in, maxErrorBody)) // what is missing says nothing
+		text, _ := io.ReadAll(io.LimitReader(in, maxErrorBody)) // a body that fails gives no text
 		said := parseError(text)
 		err := c.refusal(r.Model, res.StatusCode, said)
 		again, why := c.pause(res, said)
@@ -264,8 +266,8 @@ func (c *Client) send(ctx context.Context, cancel context.CancelCauseFunc, body 
 	return res, err
 }
 
-// again0 says whether a request of which no head came is sent again: only if the connection failed.
-func again0(err error) time.Duration {
+// resend returns 0 if a request without any answer may be sent again, which is if the connection failed, and never otherwise.
+func resend(err error) time.Duration {
 	var certificate *tls.CertificateVerificationError
 	var ended *stopped
 	if errors.As(err, &ended) || errors.As(err, &certificate) || lasts(err) {
@@ -274,20 +276,21 @@ func again0(err error) time.Duration {
 	return 0
 }
 
-// lasts reports whether an error is of a kind that is the same the next time. Transports that are no network have such ones.
+// lasts reports whether an error is of a kind that another attempt does not change. Transports without a network have such
+// errors.
 func lasts(err error) bool {
 	return errdefs.IsInvalidArgument(err) || errdefs.IsNotFound(err) || errdefs.IsPermissionDenied(err) || errdefs.IsFailedPrecondition(err)
 }
 
-// pause says how long to wait before an attempt after an answer that is no success, or never. why is what a person should know
-// if the provider wants to be left alone for long.
+// pause returns how long to wait before the next attempt after an error status, or never. why tells a person when the provider
+// asks for a pause that is too long.
 func (c *Client) pause(res *http.Response, e *wireError) (d time.Duration, why string) {
 	switch res.StatusCode {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable, 529: // Anthropic's: overloaded
 	default:
 		return never, ""
 	}
-	if e.Code == "insufficient_quota" || e.Type == "insufficient_quota" || res.Header.Get("X-Should-Retry") == "false" {
+	if e.spent() || res.Header.Get("X-Should-Retry") == "false" {
 		return never, ""
 	}
 	d = retryAfter(res.Header)
@@ -362,7 +365,7 @@ func (b *builder) structure() error {
 	return nil
 }
 
-// timed explains what ended a request of which the head or a piece did not come.
+// timed explains why a request has no answer: a time-out, the caller's context, or the connection.
 func (c *Client) timed(err error) error {
 	silent := func(d time.Duration, what string) error {
 		return fmt.Errorf("%s for %s; try again, or see whether it is overloaded: %w", what, d, errdefs.ErrUnavailable)
@@ -384,7 +387,7 @@ func (c *Client) timed(err error) error {
 		clip(clean(err.Error()), maxSaid), errdefs.ErrUnavailable)
 }
 
-// stopped is what ended because the context of its request did.
+// stopped is the error of an operation that ended because its context did.
 type stopped struct{ cause error }
 
 func (s *stopped) Error() string { return s.cause.Error() }

@@ -56,7 +56,7 @@ type refused struct {
 func (r *refused) Error() string { return r.text }
 func (r *refused) Unwrap() error { return r.kind }
 
-// kinds are those of the types and codes of errors in streams. Others are unavailable.
+// kinds maps types and codes of errors in streams. Any other is unavailable.
 var kinds = map[word]error{
 	"invalid_request_error": errdefs.ErrInvalidArgument, "invalid_prompt": errdefs.ErrInvalidArgument,
 	"authentication_error": errdefs.ErrUnauthenticated, "permission_error": errdefs.ErrPermissionDenied,
@@ -64,7 +64,7 @@ var kinds = map[word]error{
 	"rate_limit_exceeded": errdefs.ErrResourceExhausted, "insufficient_quota": errdefs.ErrResourceExhausted,
 }
 
-// during is the error of a stream in which this came.
+// during returns the error for a stream that this ended.
 func (e *wireError) during() error {
 	if e == nil {
 		e = &wireError{}
@@ -96,6 +96,12 @@ func (e *wireError) said() string {
 		return text
 	}
 	return strings.TrimPrefix(text+" ("+strings.Join(words, ", ")+")", " ")
+}
+
+// spent reports whether a quota is used up, so that another attempt is useless. The way out of a workspace uses the code
+// billing_hard_limit_reached for carrel's own budgets.
+func (e *wireError) spent() bool {
+	return e.Code == "insufficient_quota" || e.Type == "insufficient_quota" || e.Code == "billing_hard_limit_reached"
 }
 
 // maxSaid bounds what of a server's text is shown, in bytes.
@@ -131,6 +137,8 @@ func (c *Client) refusal(model string, status int, e *wireError) error {
 	switch {
 	case status >= 300 && status < 400:
 		return no(errdefs.ErrFailedPrecondition, "it answers %d, a redirect, and none is followed; set the base URL to where the API is", status)
+	case status >= 400 && e.spent():
+		return no(errdefs.ErrResourceExhausted, "its quota or budget for this is used up%s; raise it where it is set", says)
 	case status == http.StatusUnauthorized: // some repeat a part of the key
 		where := "that carrel has for it"
 		if c.cfg.Key != nil && row.KeyVariable != "" {
@@ -144,8 +152,6 @@ func (c *Client) refusal(model string, status int, e *wireError) error {
 			"it forbids this%s; see whether the key may use the model %s, and whether this place may reach it", says, quoted(model))
 	case status == http.StatusNotFound:
 		return no(errdefs.ErrNotFound, "it has no model %s, or no %s%s; correct the model or the base URL", quoted(model), c.wire.path(), says)
-	case status == http.StatusTooManyRequests && (e.Code == "insufficient_quota" || e.Type == "insufficient_quota"):
-		return no(errdefs.ErrResourceExhausted, "its quota for this key is used up%s; raise it there", says)
 	case status == http.StatusTooManyRequests:
 		return no(errdefs.ErrResourceExhausted, "it has too many requests of this key%s; wait, or ask for less at once", says)
 	case status == http.StatusRequestEntityTooLarge:
@@ -153,8 +159,8 @@ func (c *Client) refusal(model string, status int, e *wireError) error {
 	case status >= 400 && status < 500 && status != http.StatusRequestTimeout && status != http.StatusConflict:
 		return no(errdefs.ErrInvalidArgument, "it refuses the request with %d%s; change what is sent, or use another model", status, says)
 	case status >= 200 && status < 300:
-		return no(errdefs.ErrFailedPrecondition, "it answers %d without a stream; see that the base URL is of an API of the wire %s",
-			status, row.Wire)
+		return no(errdefs.ErrFailedPrecondition, "it answers %d without a stream%s; see that the base URL is of an API of the wire %s",
+			status, says, row.Wire)
 	}
 	return no(errdefs.ErrUnavailable, "it fails with %d%s; try again later", status, says)
 }
@@ -164,7 +170,7 @@ func broken(why error) error {
 	return fmt.Errorf("its answer cannot be used: %w; ask again: %w", why, errdefs.ErrDataLoss)
 }
 
-// explain makes an error of what ended a request, without the key.
+// explain returns the error of Stream, without the key.
 func (c *Client) explain(model string, err error) error {
 	return &failure{c.hide(fmt.Sprintf("cannot ask %s at %s: %s", quoted(model), c.host, fault.Text(err))), err}
 }
@@ -178,7 +184,7 @@ type failure struct {
 func (f *failure) Error() string { return f.text }
 func (f *failure) Unwrap() error { return f.cause }
 
-// hide takes the key out of a text, and what looks like one.
+// hide masks the key in a text, and words that look like keys.
 func (c *Client) hide(text string) string {
 	if c.cfg.Key != nil {
 		if key := c.cfg.Key(); len(key) >= 4 {
@@ -203,7 +209,7 @@ func (c *Client) hide(text string) string {
 	}
 }
 
-// clean makes one line that can be shown of a text that others wrote.
+// clean turns a foreign text into one line that is safe to show.
 func clean(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsGraphic(r) {
@@ -225,5 +231,5 @@ func clip(s string, most int) string {
 	return s[:most]
 }
 
-// quoted is a name as it is shown.
+// quoted returns a name for an error message.
 func quoted(name string) string { return clip(clean(name), MaxName) }

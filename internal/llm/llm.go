@@ -61,13 +61,13 @@ type Request struct {
 	Messages []Message
 	// Tools may be called by the model.
 	Tools []Tool
-	// Schema asks for an answer that is JSON of this form. See Row.Structured for what providers make of it.
+	// Schema asks for an answer that is JSON of this form. Row.Structured says how a provider is asked for it.
 	Schema *Schema
 	// MaxTokens bounds the answer, in tokens. 0 is the provider's own bound, or DefaultMaxTokens on the wire Messages,
 	// which has none.
 	MaxTokens int
-	// CacheKey turns prompt caching on where it must be asked for. It is the same for all requests that begin alike, such
-	// as the id of a session.
+	// CacheKey turns on prompt caching where a request must ask for it. Requests that begin alike have the same key, such
+	// as the id of a session. At most MaxToolName bytes.
 	CacheKey string
 	// Stable is how many of the first messages later requests will repeat; 0 is all of them. It matters with a CacheKey.
 	Stable int
@@ -82,7 +82,7 @@ type Message struct {
 	Parts []Part
 }
 
-// Part is a piece of a message: one of Text, Call, Result and Opaque, or a Call with its Opaque.
+// Part is one of Text, Call, Result and Opaque, or a Call with its Opaque.
 type Part struct {
 	// Text is for people and models. An empty one is left out.
 	Text string
@@ -90,7 +90,7 @@ type Part struct {
 	Call *ToolCall
 	// Result is what a tool answered, in a message of the user.
 	Result *ToolResult
-	// Opaque is what the provider wants back unchanged.
+	// Opaque is data that the provider wants back unchanged.
 	Opaque *Opaque
 }
 
@@ -112,13 +112,13 @@ type Tool struct {
 
 // ToolCall is what a model asks for.
 type ToolCall struct {
-	// ID is the provider's, or made here if there is none. The result names it.
+	// ID is the provider's, or one made by this package if that is missing or used twice. The result names it.
 	ID   string
 	Name string
 	// Arguments are a JSON object without a name that is there twice, nested at most MaxDepth deep. They are not checked
 	// against the schema of the tool. nil if Bad is not empty.
 	Arguments json.RawMessage
-	// Bad says why the arguments cannot be used, in words that the model can be answered with. Such a call must not be run.
+	// Bad says why the call cannot be used, for the result that the model gets. Such a call must not be run.
 	Bad string
 }
 
@@ -169,19 +169,19 @@ const (
 	StopEnd Stop = "end"
 	// StopTools: it waits for the results of its tool calls.
 	StopTools Stop = "tools"
-	// StopLength: the bound of tokens was reached. Its last tool call may be in part.
+	// StopLength: the limit of tokens was reached. The last tool call may be incomplete.
 	StopLength Stop = "length"
 	// StopRefused: the model or a filter of the provider declined.
 	StopRefused Stop = "refused"
-	// StopOther: Answer.Reason is no word that this package knows. The answer is to be taken for incomplete.
+	// StopOther: this package does not know Answer.Reason. Treat the answer as incomplete.
 	StopOther Stop = "other"
 )
 
 // Answer is what a model answered.
 type Answer struct {
-	// Parts are the answer in its order. Message makes the next request's message of it.
+	// Parts are the answer in its order. Message returns them as a message for the next request.
 	Parts []Part
-	// Text is all text of it, Refusal the text by which the model declined, and Calls its tool calls.
+	// Text is the whole text, Refusal the text with which the model declined, and Calls the tool calls.
 	Text    string
 	Refusal string
 	Calls   []ToolCall
@@ -192,7 +192,7 @@ type Answer struct {
 	Stop Stop
 	// Reason is the provider's own word for Stop.
 	Reason string
-	// Model is what the provider says that answered, "" if it does not.
+	// Model is the name of the model that answered, as the provider reports it.
 	Model string
 }
 

@@ -21,14 +21,15 @@ const (
 	Messages Wire = "messages"
 )
 
-// Structured is what a provider makes of Request.Schema.
+// Structured is how a provider is asked to follow Request.Schema.
 type Structured string
 
 // The ways.
 const (
 	// BySchema: the provider holds the model to the schema (response_format and text.format json_schema, output_config).
 	BySchema Structured = "json_schema"
-	// ByObject: the provider holds the model to JSON, and the schema is added to the system prompt.
+	// ByObject: the schema is added to the system prompt, and the provider holds the model to JSON where its wire has a word
+	// for that (response_format and text.format json_object).
 	ByObject Structured = "json_object"
 )
 
@@ -48,7 +49,7 @@ type Row struct {
 	Wire    Wire
 	// MaxTokens is the name of the parameter for Request.MaxTokens.
 	MaxTokens string
-	// KeyVariable is where programs have its key; "" for servers on this host, which need none.
+	// KeyVariable is the environment variable that usually holds its key; "" for servers on this host, which need none.
 	KeyVariable string
 	// Structured is "" for BySchema.
 	Structured Structured
@@ -63,8 +64,8 @@ const (
 )
 
 // rows has the sixteen names of LinuxAgent 4.1.0 with the URLs of its configuration and manual, in its order. Names of
-// variables are those that the providers' own manuals use. Differences: openai is asked on the wire Responses, where its
-// models think better between tool calls (openai_compatible is Chat); and deepseek has max_tokens, the name in its reference.
+// variables are those that the providers' own manuals use. There are two differences: openai uses the wire Responses, which
+// keeps a model's reasoning between tool calls (openai_compatible uses Chat), and deepseek has max_tokens as in its reference.
 var rows = []Row{
 	{
 		Name: "openai", BaseURL: "https://api.openai.com/v1", Wire: Responses, MaxTokens: MaxOutputParameter, KeyVariable: openAIKey,
@@ -101,10 +102,10 @@ var rows = []Row{
 		KeyVariable: "HUNYUAN_API_KEY", Structured: ByObject,
 	},
 	{Name: "anthropic", BaseURL: "https://api.anthropic.com", Wire: Messages, MaxTokens: MaxTokensParameter, KeyVariable: anthropicKey},
-	{Name: "anthropic_compatible", Wire: Messages, MaxTokens: MaxTokensParameter, KeyVariable: anthropicKey},
+	{Name: "anthropic_compatible", Wire: Messages, MaxTokens: MaxTokensParameter, KeyVariable: anthropicKey, Structured: ByObject},
 	{
 		Name: "xiaomi_mimo", BaseURL: "https://api.xiaomimimo.com/anthropic", Wire: Messages, MaxTokens: MaxTokensParameter,
-		KeyVariable: "MIMO_API_KEY",
+		KeyVariable: "MIMO_API_KEY", Structured: ByObject,
 	},
 }
 

@@ -62,7 +62,7 @@ func (m *Message) check() error {
 			return bad("tool calls are the assistant's, and their results the user's")
 		case p.Text != "" && (p.Call != nil || p.Opaque != nil || p.Result != nil):
 			return bad("a part is text and something else")
-		case p.Call != nil && (p.Call.ID == "" || !isName(p.Call.Name) || p.Call.Arguments != nil && !isObject(p.Call.Arguments)):
+		case p.Call != nil && (p.Call.ID == "" || !isName(p.Call.Name) || len(p.Call.Arguments) > 0 && !isObject(p.Call.Arguments)):
 			return bad("a tool call has no id, no name of a tool, or arguments that are not a JSON object")
 		case p.Result != nil && p.Result.ID == "":
 			return bad("the result of a tool names no call")
@@ -78,7 +78,7 @@ func (m *Message) check() error {
 
 // arguments are those of a call as they are sent.
 func (c *ToolCall) arguments() json.RawMessage {
-	if c.Arguments == nil {
+	if len(c.Arguments) == 0 {
 		return json.RawMessage("{}")
 	}
 	return c.Arguments

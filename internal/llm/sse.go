@@ -86,18 +86,18 @@ func (r *sseReader) readLine() ([]byte, error) {
 			}
 		}
 		end := bytes.IndexAny(r.rest, "\r\n")
-		part := r.rest
+		part, after := r.rest, len(r.rest)
 		if end >= 0 {
-			part = r.rest[:end]
+			part, after = r.rest[:end], end+1
 		}
-		if r.size += len(part) + 1; r.size > MaxEvent {
+		if r.size += after; r.size > MaxEvent {
 			return nil, errLongEvent
 		}
 		if end < 0 {
 			r.line, r.rest = append(r.line, part...), nil
 			continue
 		}
-		r.cr, r.rest = r.rest[end] == '\r', r.rest[end+1:]
+		r.cr, r.rest = r.rest[end] == '\r', r.rest[after:]
 		if len(r.line) == 0 {
 			return r.unmarked(part), nil
 		}

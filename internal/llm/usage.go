@@ -20,7 +20,7 @@ type Usage struct {
 	// Cached was read from a cache, and CacheWrite written to one.
 	Cached     int64
 	CacheWrite int64
-	// Estimated: the provider did not tell all of it, and what is missing is estimated, rather too high.
+	// Estimated reports that the provider did not report all of it. The missing numbers are estimated, rather too high.
 	Estimated bool
 }
 
@@ -32,21 +32,22 @@ func (u Usage) Tokens() int64 {
 // bytesPerToken is rather few: text has about four bytes for each token.
 const bytesPerToken = 2
 
-// estimate fills in what a provider did not tell of a request and an answer of these sizes in bytes.
+// estimate fills in what a provider did not report, from the sizes of request and answer in bytes. No request has zero tokens,
+// and no text does: some local servers report that.
 func (u Usage) estimate(input, output bool, request, answer int) Usage {
-	if !input {
+	if !input || u.Input+u.Cached+u.CacheWrite == 0 {
 		u.Input, u.Estimated = int64(request/bytesPerToken)+1, true
 	}
-	if !output {
+	if !output || u.Output == 0 && answer > 0 {
 		u.Output, u.Estimated = max(u.Output, int64(answer/bytesPerToken)+1), true
 	}
 	return u
 }
 
-// mostTokens is more than one request can use. A number above it is not believed.
+// mostTokens is more than one request can use.
 const mostTokens = 1_000_000_000
 
-// tokens is a number of tokens. Servers write some as null or 12.0. What is not believed is not told.
+// tokens is a number of tokens. Servers write some as null or 12.0. A number that cannot be right counts as missing.
 type tokens struct {
 	n    int64
 	told bool
@@ -143,7 +144,7 @@ func (b *Budget) Used() (tokens, requests int64) {
 	return b.tokens, b.made
 }
 
-// depth is how deep the arrays and objects of a JSON text are nested. Of other text it says something or other.
+// depth is how deep the arrays and objects of a JSON text are nested. For other text the result has no meaning.
 func depth(text []byte) (most int) {
 	now, quoted := 0, false
 	for i := 0; i < len(text); i++ {
