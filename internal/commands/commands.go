@@ -122,7 +122,7 @@ func (c *Commands) exec(ctx context.Context, p principal.Principal, ref string, 
 	op.ID = id.NewCommand()
 	life := c.cfg.Lifecycle
 	authorised, err := c.cfg.Gate.Authorise(ctx, operation.Request{
-		By: p, Op: op, Thread: e.Asked.Thread, Wait: time.Duration(e.Asked.WaitMS) * time.Millisecond,
+		By: p, Op: op, Trace: e.Asked.Trace, Thread: e.Asked.Thread, Wait: time.Duration(e.Asked.WaitMS) * time.Millisecond,
 	}, func() (operation.Target, error) { return life.Find(ref) })
 	if err != nil {
 		return "", err

@@ -73,6 +73,7 @@ var dialects = map[string]func(*conversation) dialect{
 type conversation struct {
 	tasks *Tasks
 	by    principal.Principal
+	trace id.Trace
 	task  workspace.Task
 	after id.Command // the task that it goes on from
 	proc  runtime.Process
@@ -124,12 +125,13 @@ type end struct {
 	reason string
 }
 
-func (t *Tasks) open(by principal.Principal, task workspace.Task, proc runtime.Process, wait time.Duration,
+func (t *Tasks) open(r *operation.Request, task workspace.Task, proc runtime.Process, wait time.Duration,
 	spec workspace.TaskSpec,
 ) *conversation {
 	f := proc.Files()
 	c := &conversation{
-		tasks: t, by: by, task: task, after: spec.After, proc: proc, wait: wait, limit: t.cfg.Patience, in: f[0], out: f[1], err: f[2],
+		tasks: t, by: r.By, trace: r.Trace, task: task, after: spec.After, proc: proc, wait: wait, limit: t.cfg.Patience,
+		in: f[0], out: f[1], err: f[2],
 		quiet: make(chan struct{}), kept: make(chan struct{}), ready: make(chan struct{}), told: make(chan struct{}),
 		open: map[string]bool{}, keys: map[string]bool{},
 	}

@@ -173,7 +173,7 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 			ID: cmd, Workspace: on.Name, Owner: on.Owner, Principal: p.String(), Protocol: protocol, Argv: t.cfg.Redact.Argv(e.Argv),
 			State: workspace.TaskRunning, Began: time.Now(),
 		}
-		c = t.open(p, task, proc, wait, spec)
+		c = t.open(a.Request(), task, proc, wait, spec)
 		if err = t.cfg.Store.AddTask(ctx, task, maxKept); err == nil {
 			crashpoint.Here("daemon.task.kept")
 			err = t.begin(c, prompt)

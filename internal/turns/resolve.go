@@ -97,7 +97,7 @@ func (t *Turns) resolveStep(ctx context.Context, turn *Turn, part string, s plan
 			Argv: []string{"/bin/sh", "-c", s.Command}, TimeoutMS: timeout.Milliseconds(), OutputLimit: MaxOutput,
 			Stdout: execapi.Capture, Stderr: execapi.Capture,
 			// What the plan's answer does not cover is not asked about once more, step by step.
-			Asked: execapi.Asked{Source: string(policy.LLM), WaitMS: -1},
+			Asked: execapi.Asked{Source: string(policy.LLM), WaitMS: -1, Trace: turn.Trace},
 		}
 		if x.op, err = t.cfg.Commands.Operation(turn.By, &x.exec); err != nil {
 			return nil, err

@@ -119,7 +119,7 @@ func (t *Turns) run(ctx context.Context, turn *Turn, s *step) StepResult {
 func (t *Turns) onHost(ctx context.Context, turn *Turn, s *step) (res runtime.HostResult, err error) {
 	op := s.op
 	op.ID = id.NewCommand()
-	a, err := t.cfg.Gate.Admit(ctx, operation.Request{By: turn.By, Op: op, On: s.on, Wait: -1}, nil)
+	a, err := t.cfg.Gate.Admit(ctx, operation.Request{By: turn.By, Op: op, On: s.on, Wait: -1, Trace: turn.Trace}, nil)
 	if err != nil {
 		return res, err
 	}

@@ -65,7 +65,9 @@ type Turn struct {
 	// By asked for it, and everything is done with their rights. Task is the agent's task, in the workspace On.
 	By   principal.Principal
 	Task id.Command
-	On   operation.Target
+	// Trace joins the records of all that is done.
+	Trace id.Trace
+	On    operation.Target
 	// Wait is how long a person may take to answer, and Gone is closed when nobody waits for it any more.
 	Wait time.Duration
 	Gone <-chan struct{}
@@ -172,7 +174,7 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 // carryOut asks a person where that is needed, and runs the steps.
 func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, steps []step) (Reply, error) {
 	authorised, err := t.cfg.Gate.Authorise(ctx, operation.Request{
-		By: principal.InWorkspace(turn.On.Name, turn.On.Owner), Op: op, On: turn.On, Wait: turn.Wait, Gone: turn.Gone,
+		By: principal.InWorkspace(turn.On.Name, turn.On.Owner), Op: op, On: turn.On, Wait: turn.Wait, Gone: turn.Gone, Trace: turn.Trace,
 		Thread: string(turn.Task), // so that clients know whose question it is
 	}, nil)
 	if err != nil {
