@@ -78,6 +78,7 @@ var tiers = []deps.Tier{
 	{Name: "fdapi", Level: 3, With: []string{"jsonrpc", "pollfd"}},
 	{Name: "archive", Level: 3},
 	{Name: "filetree", Level: 3},
+	{Name: "patch", Level: 3},
 	{Name: "fileapi", Level: 3},
 	{Name: "fileprog", Level: 3, With: []string{"fileapi", "filetree", "removal"}},
 	{Name: "sandbox", Level: 3, With: []string{"sealed", "thread"}},

@@ -1,0 +1,10 @@
+package patch
+
+// New returns the content that each file has afterwards, by the path that the patch names.
+func New(p *Prepared) map[string]string {
+	all := map[string]string{}
+	for _, f := range p.files {
+		all[f.name()] = string(f.new)
+	}
+	return all
+}
