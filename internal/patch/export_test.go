@@ -8,3 +8,10 @@ func New(p *Prepared) map[string]string {
 	}
 	return all
 }
+
+// OnStep has a function called before each operation that changes something on disk, until undo is called.
+func OnStep(f func(op string) error) (undo func()) {
+	before := step
+	step = f
+	return func() { step = before }
+}
