@@ -174,7 +174,7 @@ func TestUndoRefuses(t *testing.T) {
 
 // What a file has beside its content stays, and comes back.
 func TestMetadataStays(t *testing.T) {
-	dir, journals := lay(t, map[string]string{"f": "a\n", "d/x": ""}), private(t)
+	dir, journals := lay(t, map[string]string{"f": "a\n", "without": "a\n"}), private(t)
 	f := filepath.Join(dir, "f")
 	must(t, unix.Setxattr(f, "user.note", []byte("\x00keep"), 0))
 	must(t, os.Chmod(f, 0o640))
@@ -218,6 +218,14 @@ func TestMetadataStays(t *testing.T) {
 		t.Errorf("undone: %s %v\nbefore: %s %v", now, st.ModTime(), before, old)
 	}
 	t.Logf("access lists: %t, of directories: %t, owners: %t", acl, defaults, root)
+	// A file without a list does not get that of its directory.
+	p, err = read(t, dir, "--- without\n+++ without\n@@ -1 +1 @@\n-a\n+b\n")
+	must(t, err)
+	_, err = p.Apply(t.Context(), journals)
+	must(t, err)
+	if list := xattr(filepath.Join(dir, "without"), "system.posix_acl_access"); list != nil {
+		t.Errorf("it has the list %q now", list)
+	}
 	// A program with capabilities is not changed.
 	if root {
 		caps := []byte{1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}

@@ -85,7 +85,9 @@ func withoutEnd(edits []edit, bare []byte, lines int, end string) []edit {
 	}
 	if n := len(e.lines); n > 0 {
 		e.lines = slices.Clone(e.lines)
-		e.lines[n-1] = bytes.TrimSuffix(e.lines[n-1], []byte(end))
+		if e.lines[n-1] = bytes.TrimSuffix(e.lines[n-1], []byte(end)); len(e.lines[n-1]) == 0 {
+			e.lines = e.lines[:n-1] // an empty line without an end is none
+		}
 	}
 	return edits
 }
