@@ -134,6 +134,27 @@ func TestApplyAndUndo(t *testing.T) {
 	}
 }
 
+// What was not chosen stays.
+func TestOnly(t *testing.T) {
+	dir, journals := lay(t, everyBefore()), private(t)
+	p, err := read(t, dir, everyKind)
+	must(t, err)
+	some, err := p.Only("gone", "from")
+	must(t, err)
+	_, err = some.Apply(t.Context(), journals)
+	must(t, err)
+	want := everyBefore()
+	delete(want, "gone")
+	delete(want, "from")
+	want["to/here"] = "a\nB\n"
+	same(t, "chosen", dir, want)
+	rest, err := p.Only("one", "two", "new/dir/file", "mode")
+	must(t, err)
+	_, err = rest.Apply(t.Context(), journals)
+	must(t, err)
+	same(t, "the rest", dir, everyAfter())
+}
+
 // Undo refuses when a file changed since, and then changes none.
 func TestUndoRefuses(t *testing.T) {
 	for name, change := range map[string]func(dir string) error{

@@ -110,29 +110,14 @@ func TestTreesOfGit(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		dir := temporary(rt)
 		defer os.RemoveAll(dir)
-		repo, work := filepath.Join(dir, "repo"), filepath.Join(dir, "work")
-		run := func(args ...string) string {
-			c := exec.CommandContext(t.Context(), git, append([]string{
-				"-C", repo, "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "core.autocrlf=false", "-c", "commit.gpgsign=false",
-			}, args...)...)
-			out, err := c.CombinedOutput()
-			if err != nil {
-				rt.Fatalf("%v: %v %s", args, err, out)
-			}
-			return string(out)
-		}
+		repo, work := filepath.Join(dir, "b"), filepath.Join(dir, "work")
 		name := rapid.SampledFrom([]string{"a", "b c", "d/e", "d/é", `q"uote`, `back\slash`, "b/x", "a b/c", "tab-less", "x/y/z"})
 		names := rapid.SliceOfNDistinct(name, 1, 6, rapid.ID).Draw(rt, "names")
-		if err := os.MkdirAll(repo, 0o755); err != nil {
-			rt.Fatal(err)
-		}
-		run("init", "-q")
 		for _, n := range names {
 			base, _, _ := texts(rt, 1)
+			write(rt, filepath.Join(dir, "a"), n, base)
 			write(rt, repo, n, base)
 		}
-		run("add", "-A")
-		run("commit", "-q", "--allow-empty", "-m", "1")
 		before := files(rt, repo)
 		for _, n := range names {
 			path := filepath.Join(repo, n)
@@ -160,8 +145,14 @@ func TestTreesOfGit(t *testing.T) {
 				write(rt, repo, n, "first\n"+string(b))
 			}
 		}
-		run("add", "-A")
-		out := run("diff", "--cached", "-M", "--no-color", "HEAD")
+		// The directories are called as the prefixes that git gives to paths.
+		c := exec.CommandContext(t.Context(), git, "diff", "--no-index", "-M", "--no-color", "--no-prefix", "a", "b")
+		c.Dir = dir
+		c.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(dir), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null")
+		b, _ := c.Output() // its status is 1 where they differ
+		out := strings.NewReplacer("rename from a/", "rename from ", "rename from \"a/", "rename from \"", "rename to b/", "rename to ",
+			"rename to \"b/", "rename to \"").Replace(string(b))
+		out = prefixed(out)
 		if out == "" {
 			return
 		}
@@ -202,6 +193,23 @@ func TestTreesOfGit(t *testing.T) {
 			t.Errorf("only %d times %s", kinds[op], op)
 		}
 	}
+}
+
+// prefixed gives both paths of a line "diff --git" their prefixes: between two directories, git gives those of a file that
+// only one of them has the same.
+func prefixed(out string) string {
+	lines := strings.Split(out, "\n")
+	for i, l := range lines {
+		rest, ok := strings.CutPrefix(l, "diff --git ")
+		if n := len(rest) / 2; ok && rest[:n] == rest[n+1:] {
+			quote, name := "", rest[:n]
+			if strings.HasPrefix(name, `"`) {
+				quote, name = `"`, name[1:]
+			}
+			lines[i] = "diff --git " + quote + "a" + name[1:] + " " + quote + "b" + name[1:]
+		}
+	}
+	return strings.Join(lines, "\n")
 }
 
 // files are those of a tree without .git; a name with "*" is that of a program.

@@ -220,6 +220,7 @@ func TestPlaces(t *testing.T) {
 		"overlap":    {lines(1, 9), diff("@@ -2,2 +2 @@\n-line 2\n line 3\n@@ -3 +2 @@\n-line 3\n+3\n"), "", "without overlap"},
 		"too few":    {lines(1, 9), diff("@@ -2,3 +2 @@\n-line 2\n line 3\n"), "", "does not have the lines that its header counts"},
 		"too many":   {lines(1, 9), diff("@@ -2 +2 @@\n-line 2\n+2\n line 3\n"), "", "is no part of a unified diff here"},
+		"more old":   {lines(1, 9), diff("@@ -2 +2,2 @@\n-line 2\n-line 3\n+2\n+3\n"), "", "does not have the lines that its header counts"},
 		"crlf":       {"a\r\nb\r\n", diff("@@ -1,2 +1,2 @@\n a\r\n-b\r\n+c\r\n"), "a\r\nc\r\n", ""},
 		"not crlf":   {"a\r\nb\r\n", diff("@@ -1,2 +1,2 @@\n a\n-b\n+c\n"), "", `lines of one end with \r\n`},
 		"mixed":      {"a\r\nb\nc\r\n", diff("@@ -2 +2 @@\n-b\n+B\n"), "a\r\nB\nc\r\n", ""},
@@ -301,6 +302,7 @@ func TestHostile(t *testing.T) {
 		{add(strings.Repeat("a/", 2048) + "a"), "more than 4095 bytes"},
 		{change("f") + change("f"), "changed twice"},
 		{change("f") + change(filepath.Join(in, "f")), "the same file"},
+		{add("n") + add(filepath.Join(in, "n")), "the same file"},
 		{add("n") + add("n/m"), "would be a directory"},
 		{"--- a\n+++ b\n@@ -1 +1 @@\n-a\n+b\n", "differ"},
 		{"--- /dev/null\n+++ /dev/null\n@@ -0,0 +1 @@\n+b\n", "both paths"},
@@ -351,6 +353,22 @@ func TestHostile(t *testing.T) {
 	}
 	if _, err := read(t, in, many.String()); err == nil || !strings.Contains(err.Error(), "more than 10000 hunks") {
 		t.Error(err)
+	}
+}
+
+// As many hunks as are taken, each somewhere else than its number says.
+func TestManyHunks(t *testing.T) {
+	var file, text, want strings.Builder
+	text.WriteString("--- f\n+++ f\n")
+	for i := range patch.MaxHunks {
+		fmt.Fprintf(&file, "line %d\nkept\n", i)
+		fmt.Fprintf(&want, "LINE %d\nkept\n", i)
+		fmt.Fprintf(&text, "@@ -%d +%d @@\n-line %d\n+LINE %d\n", 2*i+2, 2*i+2, i, i)
+	}
+	p, err := read(t, lay(t, map[string]string{"f": file.String()}), text.String())
+	must(t, err)
+	if f := p.Files()[0]; f.Relocated != patch.MaxHunks || f.Added != patch.MaxHunks || patch.New(p)["f"] != want.String() {
+		t.Errorf("%+v", f)
 	}
 }
 
