@@ -11,7 +11,7 @@ import (
 )
 
 // maxWork bounds how many bytes are compared in search of the places of hunks of one file.
-const maxWork = 1 << 30
+const maxWork = 1 << 28
 
 // edit replaces the lines from start up to end by others. Lines count from 0.
 type edit struct {
