@@ -21,8 +21,9 @@ type item struct {
 	of   int // whose; its own index, or -1 for meta
 	meta *meta
 	time bool
-	// mode is the mode that it gets in any case.
-	mode *uint32
+	// mode is the mode that it gets in any case, or, masked, without the umask.
+	mode   *uint32
+	masked bool
 	// before is what the file must have beside its content, nil for anything.
 	before *meta
 }
@@ -73,7 +74,7 @@ func (t *txn) plan(f *planned) {
 	same := before == after
 	switch f.change.op {
 	case Create:
-		t.add(entry{Name: f.name(), Place: f.to, Action: create, New: after}, item{content: f.new, mode: f.mode})
+		t.add(entry{Name: f.name(), Place: f.to, Action: create, New: after}, item{content: f.new, mode: f.mode, masked: f.masked})
 	case Delete:
 		t.add(entry{Name: f.name(), Place: f.from, Action: remove, Old: before}, item{})
 	case Move:
@@ -253,6 +254,10 @@ func (t *txn) temp(i int) error {
 	case it.mode != nil:
 		perm = *it.mode
 	}
+	mode := it.mode
+	if it.masked {
+		mode = nil
+	}
 	if err := step("make " + e.Name); err != nil {
 		return err
 	}
@@ -269,7 +274,7 @@ func (t *txn) temp(i int) error {
 	if _, err := f.Write(it.content); err != nil {
 		return err
 	}
-	if err := dress(fd, want, it.mode); err != nil {
+	if err := dress(fd, want, mode); err != nil {
 		return err
 	}
 	if it.time && want != nil {

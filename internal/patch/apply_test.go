@@ -3,6 +3,7 @@ package patch_test
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -153,6 +154,21 @@ func TestOnly(t *testing.T) {
 	_, err = rest.Apply(t.Context(), journals)
 	must(t, err)
 	same(t, "the rest", dir, everyAfter())
+}
+
+// The umask is taken off what a patch says of a new file, and not off what the caller says.
+func TestNewFiles(t *testing.T) {
+	dir, journals := lay(t, nil), private(t)
+	p, err := patch.Parse([]byte("diff --git a/run b/run\nnew file mode 100755\ndiff --git a/plain b/plain\nnew file mode 100644\n" +
+		"diff --git a/said b/said\nnew file mode 100755\n"))
+	must(t, err)
+	got, err := patch.Read(t.Context(), patch.Roots{Dir: dir, Modes: map[string]fs.FileMode{"said": 0o764}}, p)
+	must(t, err)
+	before := unix.Umask(0o027)
+	_, err = got.Apply(t.Context(), journals)
+	unix.Umask(before)
+	must(t, err)
+	same(t, "made", dir, map[string]string{"run -rwxr-x---": "", "plain -rw-r-----": "", "said -rwxrw-r--": ""})
 }
 
 // Undo refuses when a file changed since, and then changes none.

@@ -38,7 +38,8 @@ type File struct {
 	Added, Removed int
 	// Before and After are the hexadecimal SHA-256 of its content; "" where it is not there.
 	Before, After string
-	// OldMode and Mode are its permission bits before and after. Mode of a file that is made is 0 where the umask decides.
+	// OldMode and Mode are its permission bits before and after. Mode of a file that is made is 0 if the patch names none; of one
+	// that the patch names, the umask is taken off.
 	OldMode, Mode fs.FileMode
 	// Risks say why it needs a second look: "/etc: configuration of the system". They refuse nothing.
 	Risks []string
@@ -62,8 +63,9 @@ type planned struct {
 	lines  [][]byte // of old
 	edits  []edit
 	moved  int
-	// mode is the one that it has afterwards, nil if it keeps its own.
-	mode *uint32
+	// mode is the one that it has afterwards, nil if it keeps its own. masked: the umask is taken off it.
+	mode   *uint32
+	masked bool
 }
 
 // Read finds the files of a patch and computes what they would be. It changes nothing. Errors name the file and the line
@@ -267,7 +269,7 @@ func (pl *planned) setMode(modes map[string]fs.FileMode) error {
 		}
 	}
 	mode := uint32(m)
-	pl.mode = &mode
+	pl.mode, pl.masked = &mode, !ok && pl.change.op == Create
 	return nil
 }
 
