@@ -47,7 +47,7 @@ func TestDiffsAsOthersApplyThem(t *testing.T) {
 	diff, git, gnu := program(t, "diff"), program(t, "git"), program(t, "patch")
 	clean, moved := 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
-		_, before, after := texts(rt, 3)
+		_, before, after := texts(rt, 3, true)
 		dir := temporary(rt)
 		defer os.RemoveAll(dir)
 		write(rt, dir, "before", before)
@@ -114,7 +114,7 @@ func TestTreesOfGit(t *testing.T) {
 		name := rapid.SampledFrom([]string{"a", "b c", "d/e", "d/é", `q"uote`, `back\slash`, "b/x", "a b/c", "tab-less", "x/y/z"})
 		names := rapid.SliceOfNDistinct(name, 1, 6, rapid.ID).Draw(rt, "names")
 		for _, n := range names {
-			base, _, _ := texts(rt, 1)
+			base, _, _ := texts(rt, 1, true)
 			write(rt, filepath.Join(dir, "a"), n, base)
 			write(rt, repo, n, base)
 		}
@@ -131,7 +131,7 @@ func TestTreesOfGit(t *testing.T) {
 					rt.Fatal(err)
 				}
 			case 1:
-				_, text, _ := texts(rt, 2)
+				_, text, _ := texts(rt, 2, true)
 				write(rt, repo, n+".new", text)
 			case 2:
 				if err := os.Rename(path, path+" moved"); err != nil {
