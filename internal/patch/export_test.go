@@ -1,5 +1,7 @@
 package patch
 
+import "context"
+
 // New returns the content that each file has afterwards, by the path that the patch names.
 func New(p *Prepared) map[string]string {
 	all := map[string]string{}
@@ -14,4 +16,13 @@ func OnStep(f func(op string) error) (undo func()) {
 	before := step
 	step = f
 	return func() { step = before }
+}
+
+// Compare returns the blocks in which two texts differ: from, to in the old lines and from, to in the new ones.
+func Compare(ctx context.Context, old, now string) (blocks [][4]int, ok bool) {
+	all, ok := compare(ctx, splitLines([]byte(old)), splitLines([]byte(now)))
+	for _, b := range all {
+		blocks = append(blocks, [4]int{b.start, b.end, b.from, b.to})
+	}
+	return blocks, ok
 }

@@ -1,6 +1,7 @@
 package patch_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -113,6 +114,56 @@ func texts(t *rapid.T, changes int, twice bool) (base, one, two string) {
 		return text
 	}
 	return join(lines), change(), change()
+}
+
+// The blocks of a comparison make the new text of the old one, and no fewer lines would do.
+func TestCompare(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		some := rapid.SliceOfN(rapid.SampledFrom([]string{"a\n", "b\n", "c\n"}), 0, 14)
+		old, now := some.Draw(rt, "old"), some.Draw(rt, "now")
+		blocks, ok := patch.Compare(t.Context(), join(old), join(now))
+		if !ok {
+			rt.Fatal("it gave up")
+		}
+		var got []string
+		i, steps := 0, 0
+		for n, b := range blocks {
+			if b[0] < i || n > 0 && b[0] == i || b[1] < b[0] || b[3] < b[2] || b[2] != len(got)+b[0]-i {
+				rt.Fatalf("%q and %q: %v", old, now, blocks)
+			}
+			got = slices.Concat(got, old[i:b[0]], now[b[2]:b[3]])
+			i = b[1]
+			steps += b[1] - b[0] + b[3] - b[2]
+		}
+		got = slices.Concat(got, old[i:])
+		if !slices.Equal(got, now) {
+			rt.Fatalf("%q and %q: %v makes %q", old, now, blocks, got)
+		}
+		// The longest common subsequence, by its definition.
+		most := make([][]int, len(old)+1)
+		for i := range most {
+			most[i] = make([]int, len(now)+1)
+		}
+		for i, a := range old {
+			for j, b := range now {
+				if most[i+1][j+1] = max(most[i][j+1], most[i+1][j]); a == b {
+					most[i+1][j+1] = most[i][j] + 1
+				}
+			}
+		}
+		if want := len(old) + len(now) - 2*most[len(old)][len(now)]; steps != want {
+			rt.Fatalf("%q and %q: %d lines differ, and %d would do", old, now, steps, want)
+		}
+	})
+	// What differs too much is given up.
+	var old, now strings.Builder
+	for i := range 3000 {
+		fmt.Fprintf(&old, "old %d\n", i)
+		fmt.Fprintf(&now, "new %d\n", i)
+	}
+	if _, ok := patch.Compare(t.Context(), old.String(), now.String()); ok {
+		t.Error("6,000 lines differ, and it goes on")
+	}
 }
 
 // What Merge makes is what git merge-file makes, wherever both find a result.
