@@ -228,6 +228,8 @@ func TestPlaces(t *testing.T) {
 		"gets end":   {"a\nb", diff("@@ -1,2 +1,2 @@\n a\n-b\n\\ No newline at end of file\n+b\n"), "a\nb\n", ""},
 		"loses end":  {"a\nb\n", diff("@@ -1,2 +1,2 @@\n a\n-b\n+b\n\\ No newline at end of file\n"), "a\nb", ""},
 		"end unsaid": {"a\nb", diff("@@ -1,2 +1,2 @@\n a\n-b\n+c\n"), "", `"\ No newline at end of file" follows`},
+		"end first":  {"a", diff("@@ -1 +1,2 @@\n a\n\\ No newline at end of file\n+b\n"), "", "another follows"},
+		"two ends":   {"a", diff("@@ -1,2 +1 @@\n-a\n\\ No newline at end of file\n-b\n+c\n"), "", "another follows"},
 		"end inside": {"a\nb\n", diff("@@ -1 +1 @@\n-a\n+c\n\\ No newline at end of file\n"), "", "not the last of the file"},
 		"separators": {"a\u2028b\u0085c\x0bd\re\nz\n", diff("@@ -2 +2 @@\n-z\n+y\n"), "a\u2028b\u0085c\x0bd\re\ny\n", ""},
 		"latin-1":    {"\xe9\xff\x00\nz\n", diff("@@ -2 +2 @@\n-z\n+y\n"), "\xe9\xff\x00\ny\n", ""},
