@@ -10,8 +10,10 @@ package plan
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"strconv"
 
 	"github.com/containerd/errdefs"
 )
@@ -106,10 +108,22 @@ type FilePatchPlan struct {
 	Permissions  []PermissionChange `json:"permission_changes"`
 }
 
+// Text is the change: the unified diff, or else the patch.
+func (p *FilePatchPlan) Text() string { return cmp.Or(p.UnifiedDiff, p.Patch) }
+
 // PermissionChange is a file's mode after the change, in octal digits.
 type PermissionChange struct {
 	Path string `json:"path"`
 	Mode string `json:"mode"`
+}
+
+// Bits is the mode as permission bits; 0 if no Parse returned it.
+func (p PermissionChange) Bits() uint32 {
+	n, err := strconv.ParseUint(p.Mode, 8, 9)
+	if err != nil {
+		return 0
+	}
+	return uint32(n)
 }
 
 // DirectAnswer is an answer in prose. It changes nothing.

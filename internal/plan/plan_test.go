@@ -53,6 +53,13 @@ func TestParse(t *testing.T) {
 		a.Patch.UnifiedDiff == "" || a.Patch.Permissions[0] != (plan.PermissionChange{Path: "a.txt", Mode: "0644"}) {
 		t.Errorf("%+v, %v", a.Patch, err)
 	}
+	if a.Patch.Text() != a.Patch.UnifiedDiff || a.Patch.Permissions[0].Bits() != 0o644 {
+		t.Errorf("%q, %o", a.Patch.Text(), a.Patch.Permissions[0].Bits())
+	}
+	a, err = plan.Parse([]byte(strings.Replace(filePatch, "unified_diff", "patch", 1)))
+	if err != nil || a.Patch.Text() != a.Patch.Patch || a.Patch.Text() == "" {
+		t.Errorf("%+v, %v", a.Patch, err)
+	}
 	for _, text := range valid {
 		a, err := plan.Parse([]byte(text))
 		if err != nil {

@@ -80,6 +80,7 @@ var tiers = []deps.Tier{
 	{Name: "archive", Level: 3},
 	{Name: "filetree", Level: 3},
 	{Name: "fleet", Level: 3},
+	{Name: "patch", Level: 3},
 	{Name: "fileapi", Level: 3},
 	{Name: "fileprog", Level: 3, With: []string{"fileapi", "filetree", "removal"}},
 	{Name: "sandbox", Level: 3, With: []string{"sealed", "thread"}},
