@@ -33,11 +33,11 @@ func TestMain(m *testing.M) {
 	if code, is := hostrun.Stage(os.Args); is {
 		os.Exit(code)
 	}
-	if name := os.Getenv(acting); name != "" {
-		os.Exit(act(name, os.Args[1:]))
-	}
 	if text := os.Getenv(asked); text != "" {
 		os.Exit(runAsked(text))
+	}
+	if name := os.Getenv(acting); name != "" {
+		os.Exit(act(name))
 	}
 	os.Exit(m.Run())
 }
@@ -158,9 +158,7 @@ func (u *user) caller(t *testing.T, c hostrun.Command) *exec.Cmd {
 	cmd.Dir = u.home
 	cmd.Env = []string{asked + "=" + string(text), "PATH=" + os.Getenv("PATH"), "HOME=" + u.home, "GORACE=atexit_sleep_ms=0", "PASSED=on", "KEPT=back"}
 	cmd.Stderr = os.Stderr
-	if os.Geteuid() == 0 {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: u.id, Gid: u.id}}
-	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential(u)}
 	return cmd
 }
 
@@ -186,4 +184,12 @@ func (u *user) sh(t *testing.T, p hostrun.Profile, script string) hostrun.Result
 		t.Fatalf("%s: %s", p, a.Error)
 	}
 	return a.Result
+}
+
+// credential has a process be the user's.
+func credential(u *user) *syscall.Credential {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	return &syscall.Credential{Uid: u.id, Gid: u.id}
 }
