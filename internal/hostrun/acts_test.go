@@ -139,7 +139,9 @@ var attacks = []struct {
 	}},
 	{"through its own /proc", anybody, func(s *scene) error { return openClose("/proc/self/root"+s.Home+"/victim/file", os.O_WRONLY) }},
 	{"through the victim's root", anybody, func(s *scene) error { return openClose(s.proc()+"/root"+s.Home+"/victim/file", os.O_WRONLY) }},
-	{"through the victim's descriptor", anybody, func(s *scene) error { return openClose(s.proc()+"/fd/"+strconv.Itoa(heldOpen), os.O_WRONLY) }},
+	{"through the victim's descriptor", anybody, func(s *scene) error {
+		return openClose(s.proc()+"/fd/"+strconv.Itoa(heldOpen), os.O_WRONLY)
+	}},
 	{"the victim's descriptor, by pidfd", anybody, func(s *scene) error {
 		fd, err := unix.PidfdOpen(s.Victim, 0)
 		if err != nil {

@@ -156,7 +156,9 @@ func (u *user) caller(t *testing.T, c hostrun.Command) *exec.Cmd {
 	}
 	cmd := exec.CommandContext(t.Context(), program(t, u))
 	cmd.Dir = u.home
-	cmd.Env = []string{asked + "=" + string(text), "PATH=" + os.Getenv("PATH"), "HOME=" + u.home, "GORACE=atexit_sleep_ms=0", "PASSED=on", "KEPT=back"}
+	cmd.Env = []string{
+		asked + "=" + string(text), "PATH=" + os.Getenv("PATH"), "HOME=" + u.home, "GORACE=atexit_sleep_ms=0", "PASSED=on", "KEPT=back",
+	}
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential(u)}
 	return cmd
