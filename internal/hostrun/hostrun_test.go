@@ -264,11 +264,7 @@ func TestGrace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, err := os.OpenFile(fifo, os.O_WRONLY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.Close()
+		let(t, fifo)
 		unix.Kill(cmd.Process.Pid, unix.SIGUSR1)
 		var a answer
 		if err := errors.Join(json.NewDecoder(out).Decode(&a), cmd.Wait()); err != nil {
@@ -333,11 +329,7 @@ func TestKilledCaller(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		f, err := os.OpenFile(fifo, os.O_WRONLY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.Close()
+		let(t, fifo)
 		running := hostPids(t, u, m)
 		if len(running) < 2 { // the shell and what it started; not all may be there yet
 			t.Errorf("only %v run", running)

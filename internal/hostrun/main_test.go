@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -194,4 +195,29 @@ func credential(u *user) *syscall.Credential {
 		return nil
 	}
 	return &syscall.Credential{Uid: u.id, Gid: u.id}
+}
+
+// let waits until a command reads from a pipe with a name, and lets it go on.
+func let(t *testing.T, fifo string) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		f, err := os.OpenFile(fifo, os.O_WRONLY, 0)
+		if err == nil {
+			err = f.Close()
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(time.Minute):
+		if f, err := os.OpenFile(fifo, os.O_RDONLY|syscall.O_NONBLOCK, 0); err == nil { // ends the other
+			<-done
+			f.Close()
+		}
+		t.Fatalf("the command does not read from %s", fifo)
+	}
 }

@@ -121,13 +121,7 @@ func TestNamesAreKept(t *testing.T) {
 			}
 			return c
 		}
-		step := func() { // the command that runs reads on
-			f, err := os.OpenFile(fifo, os.O_WRONLY, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			f.Close()
-		}
+		step := func() { let(t, fifo) }
 		first := begin()
 		step()
 		all := placed(t, dir)
