@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -132,6 +133,11 @@ func (s *stage) ownFindings() (found []finding) {
 		var on int32
 		err := prctlGet(unix.PR_GET_CHILD_SUBREAPER, &on)
 		add("ending", err == nil && on == 1, "PR_GET_CHILD_SUBREAPER %d: orphans stay below the supervisor, which ends them", on)
+	}
+
+	if s.row.held {
+		terminals, err := filepath.Glob("/dev/pts/[0-9]*")
+		add("devices", err == nil && terminals == nil, "terminals in /dev/pts: %v", terminals)
 	}
 
 	open, err := os.ReadDir("/proc/self/fd")

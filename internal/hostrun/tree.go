@@ -21,8 +21,10 @@ const killPause = 5 * time.Millisecond
 func (s *stage) endAll(ctx context.Context, grace time.Duration, gone <-chan struct{}) []string {
 	graced, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
-	if haveEnded(graced, gone, 0) {
+	select {
+	case <-gone:
 		return nil
+	default:
 	}
 	s.signalAll(unix.SIGTERM)
 	s.signalAll(unix.SIGCONT) // one that is stopped cannot answer
