@@ -1,6 +1,7 @@
 package hostrun_test
 
 import (
+	"encoding/json"
 	"os"
 	"strings"
 	"testing"
@@ -86,4 +87,26 @@ func TestJudgeMounts(t *testing.T) {
 	if _, _, err := hostrun.JudgeMounts(path, hostrun.ReadOnly, "/"); err == nil {
 		t.Error("a line that cannot be understood is no error")
 	}
+}
+
+// Where a profile cannot hold a command, the command does not run, and less is not done instead: here inside of one that
+// may make no namespace.
+func TestNothingLess(t *testing.T) {
+	users(t, func(t *testing.T, u *user) {
+		for p, runs := range map[hostrun.Profile]bool{hostrun.ReadOnly: false, hostrun.WorkspaceWrite: false, hostrun.None: true} {
+			inner, err := json.Marshal(hostrun.Command{Argv: []string{"echo", "ran"}, Profile: p, Dir: u.in(t, "project"), AllowRoot: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := u.sh(t, hostrun.ReadOnly, asked+"='"+string(inner)+"' "+program(t, u))
+			var a answer
+			if err := json.Unmarshal(r.Stdout.Head, &a); err != nil {
+				t.Fatalf("%v: %s%s", err, r.Stdout.Text(), r.Stderr.Text())
+			}
+			ran := a.Result.Stdout.Text() == "ran\n"
+			if ran != runs || !runs && (a.Kind != "failed_precondition" || !strings.Contains(a.Error, "so it was not run") && p == hostrun.ReadOnly) {
+				t.Errorf("%s: ran %t, %s: %s", p, ran, a.Kind, a.Error)
+			}
+		}
+	})
 }
