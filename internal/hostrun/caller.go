@@ -152,7 +152,8 @@ func (p *plan) start() (*session, error) {
 			return fail(err)
 		}
 		_, _ = fail(err)
-		return nil, fmt.Errorf("cannot run the command under %s, so it was not run: %w%s: %w", p.row.name, err, hint, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("cannot run the command under %s, so it was not run: %w%s: %w",
+			p.row.name, err, hint, errdefs.ErrFailedPrecondition)
 	}
 	for _, st := range s.streams {
 		go st.read()

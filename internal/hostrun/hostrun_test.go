@@ -267,8 +267,9 @@ func TestGrace(t *testing.T) {
 		if err := errors.Join(unix.Mkfifo(fifo, 0o666), os.Chown(fifo, int(u.id), -1)); err != nil {
 			t.Fatal(err)
 		}
+		script := "trap 'echo bye; exit 3' TERM; read x < " + fifo + "; kill -STOP $$; while :; do sleep 0.01; done; : " + m
 		cmd := u.caller(t, hostrun.Command{
-			Argv: []string{"sh", "-c", "trap 'echo bye; exit 3' TERM; read x < " + fifo + "; kill -STOP $$; while :; do sleep 0.01; done; : " + m}, Profile: p,
+			Argv: []string{"sh", "-c", script}, Profile: p,
 			Dir: u.in(t, "project"), Grace: time.Minute,
 		})
 		out, err := cmd.StdoutPipe()

@@ -257,7 +257,7 @@ func (s *stage) supervise(pid int) error {
 	case <-stop:
 		e.Stopped = true
 		end()
-		ws = ofEnded(status)
+		ws = ofEnded(status, gone)
 	case <-ctx.Done():
 		end()
 		return context.Cause(ctx)
@@ -270,8 +270,10 @@ func (s *stage) supervise(pid int) error {
 }
 
 // ofEnded is how the command ended, or that it was killed, if it is one of those that could not be ended.
-func ofEnded(status chan syscall.WaitStatus) syscall.WaitStatus {
+func ofEnded(status <-chan syscall.WaitStatus, gone <-chan struct{}) syscall.WaitStatus {
 	select {
+	case <-gone:
+		return <-status // which follows
 	case ws := <-status:
 		return ws
 	default:
