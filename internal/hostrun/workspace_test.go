@@ -221,3 +221,15 @@ func TestDirectoryInTmp(t *testing.T) {
 		}
 	})
 }
+
+// A command begins in any directory that is there under a profile that changes nothing.
+func TestDirectories(t *testing.T) {
+	each(t, []hostrun.Profile{hostrun.ReadOnly, hostrun.SystemInspect}, func(t *testing.T, u *user, p hostrun.Profile) {
+		for _, dir := range []string{"/", "/tmp", "/var", "/var/tmp", "/usr/bin", "/proc", "/sys", "/dev", "/dev/shm"} {
+			a := u.run(t, hostrun.Command{Argv: []string{"pwd"}, Profile: p, Dir: dir})
+			if a.Error != "" || a.Result.Stdout.Text() != dir+"\n" {
+				t.Errorf("%s: %s %q", dir, a.Error, a.Result.Stdout.Text())
+			}
+		}
+	})
+}
