@@ -147,7 +147,13 @@ func (p *plan) start() (*session, error) {
 	}
 	parent().Do(func() { err = s.command.Start() })
 	if err != nil {
-		return fail(fmt.Errorf("%w%s", err, startHint(err)))
+		hint := startHint(err)
+		if hint == "" || !p.row.held {
+			return fail(err)
+		}
+		_, _ = fail(err)
+		return nil, fmt.Errorf("cannot run the command under %s, so it was not run: %w%s: %w",
+			p.row.name, err, hint, errdefs.ErrFailedPrecondition)
 	}
 	for _, st := range s.streams {
 		go st.read()

@@ -1,9 +1,32 @@
 package hostrun
 
-import "io"
+import (
+	"io"
+
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
 
 // Keep returns what keeps max bytes of what is written to it, and what says what was kept.
 func Keep(max int) (io.Writer, func() Output) {
 	k := &keeper{max: max}
 	return k, k.output
+}
+
+// Judge judges findings, each a control, whether it holds, and a text.
+func Judge(p Profile, found ...[3]string) workspace.Report {
+	var list []finding
+	for _, f := range found {
+		list = append(list, finding{f[0], f[1] == "ok", f[2]})
+	}
+	return workspace.Report{Controls: rowOf(p).judge(list)}
+}
+
+// JudgeMounts judges a mountinfo file for a command in dir with locked names.
+func JudgeMounts(path string, p Profile, dir string, locked ...string) (bool, string, error) {
+	m, err := readMounts(path)
+	if err != nil {
+		return false, "", err
+	}
+	ok, says := judgeMounts(m, &spec{Dir: dir, Locked: locked}, rowOf(p))
+	return ok, says, nil
 }

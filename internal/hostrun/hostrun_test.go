@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -195,6 +196,18 @@ func hostPids(t *testing.T, u *user, mark string) (pids []int) {
 	return pids
 }
 
+// stopped reports whether the shell of a script with a mark has stopped itself.
+func stopped(t *testing.T, u *user, mark string) bool {
+	t.Helper()
+	for _, pid := range hostPids(t, u, mark) {
+		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		if err == nil && strings.Contains(string(b), ") T ") {
+			return true
+		}
+	}
+	return false
+}
+
 // mark is a number of seconds that no other sleep on this host has.
 func mark(u *user, p hostrun.Profile) string {
 	return strconv.Itoa(100_000_000+int(u.id)+1000*len(p)+os.Getpid()*100) + "." + strconv.Itoa(len(u.home))
@@ -246,15 +259,17 @@ func TestDeadline(t *testing.T) {
 	})
 }
 
-// One that answers SIGTERM within the grace is not killed. Its caller is told to end it once it has begun.
+// One that answers SIGTERM within the grace is not killed, even if it has stopped itself. Its caller is told to end it once
+// it has begun.
 func TestGrace(t *testing.T) {
 	each(t, allProfiles, func(t *testing.T, u *user, p hostrun.Profile) {
-		fifo := u.home + "/began-" + string(p)
+		m, fifo := mark(u, p), u.home+"/began-"+string(p)
 		if err := errors.Join(unix.Mkfifo(fifo, 0o666), os.Chown(fifo, int(u.id), -1)); err != nil {
 			t.Fatal(err)
 		}
+		script := "trap 'echo bye; exit 3' TERM; read x < " + fifo + "; kill -STOP $$; while :; do sleep 0.01; done; : " + m
 		cmd := u.caller(t, hostrun.Command{
-			Argv: []string{"sh", "-c", "trap 'echo bye; exit 3' TERM; read x < " + fifo + "; while :; do sleep 0.01; done"}, Profile: p,
+			Argv: []string{"sh", "-c", script}, Profile: p,
 			Dir: u.in(t, "project"), Grace: time.Minute,
 		})
 		out, err := cmd.StdoutPipe()
@@ -264,11 +279,10 @@ func TestGrace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, err := os.OpenFile(fifo, os.O_WRONLY, 0)
-		if err != nil {
-			t.Fatal(err)
+		let(t, fifo)
+		for end := time.Now().Add(time.Minute); !stopped(t, u, m) && time.Now().Before(end); {
+			runtime.Gosched()
 		}
-		f.Close()
 		unix.Kill(cmd.Process.Pid, unix.SIGUSR1)
 		var a answer
 		if err := errors.Join(json.NewDecoder(out).Decode(&a), cmd.Wait()); err != nil {
@@ -333,11 +347,7 @@ func TestKilledCaller(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		f, err := os.OpenFile(fifo, os.O_WRONLY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.Close()
+		let(t, fifo)
 		running := hostPids(t, u, m)
 		if len(running) < 2 { // the shell and what it started; not all may be there yet
 			t.Errorf("only %v run", running)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -33,11 +34,11 @@ func TestMain(m *testing.M) {
 	if code, is := hostrun.Stage(os.Args); is {
 		os.Exit(code)
 	}
-	if name := os.Getenv(acting); name != "" {
-		os.Exit(act(name, os.Args[1:]))
-	}
 	if text := os.Getenv(asked); text != "" {
 		os.Exit(runAsked(text))
+	}
+	if name := os.Getenv(acting); name != "" {
+		os.Exit(act(name))
 	}
 	os.Exit(m.Run())
 }
@@ -156,11 +157,11 @@ func (u *user) caller(t *testing.T, c hostrun.Command) *exec.Cmd {
 	}
 	cmd := exec.CommandContext(t.Context(), program(t, u))
 	cmd.Dir = u.home
-	cmd.Env = []string{asked + "=" + string(text), "PATH=" + os.Getenv("PATH"), "HOME=" + u.home, "GORACE=atexit_sleep_ms=0", "PASSED=on", "KEPT=back"}
-	cmd.Stderr = os.Stderr
-	if os.Geteuid() == 0 {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: u.id, Gid: u.id}}
+	cmd.Env = []string{
+		asked + "=" + string(text), "PATH=" + os.Getenv("PATH"), "HOME=" + u.home, "GORACE=atexit_sleep_ms=0", "PASSED=on", "KEPT=back",
 	}
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential(u)}
 	return cmd
 }
 
@@ -186,4 +187,37 @@ func (u *user) sh(t *testing.T, p hostrun.Profile, script string) hostrun.Result
 		t.Fatalf("%s: %s", p, a.Error)
 	}
 	return a.Result
+}
+
+// credential has a process be the user's.
+func credential(u *user) *syscall.Credential {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	return &syscall.Credential{Uid: u.id, Gid: u.id}
+}
+
+// let waits until a command reads from a pipe with a name, and lets it go on.
+func let(t *testing.T, fifo string) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		f, err := os.OpenFile(fifo, os.O_WRONLY, 0)
+		if err == nil {
+			err = f.Close()
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(time.Minute):
+		if f, err := os.OpenFile(fifo, os.O_RDONLY|syscall.O_NONBLOCK, 0); err == nil { // ends the other
+			<-done
+			f.Close()
+		}
+		t.Fatalf("the command does not read from %s", fifo)
+	}
 }

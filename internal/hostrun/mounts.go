@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -210,11 +211,12 @@ func privateIn() (dirs []string) {
 	return dirs
 }
 
-// placeDirectory puts the command's directory where it was, and locks names in it.
+// placeDirectory puts the command's directory where it was, if it may be changed or was covered, and locks names in it.
+// One that is or holds a private directory stays as it is by now.
 func (s *stage) placeDirectory() error {
 	dir := s.spec.Dir
-	if dir == "/" || within(dir, "/proc") || within(dir, "/dev") || within(dir, "/sys") {
-		unix.Close(s.tree) // it is there as it is, and may not be there any more
+	if !s.row.writes && !slices.ContainsFunc(privateIn(), func(d string) bool { return dir != d && within(dir, d) }) {
+		unix.Close(s.tree)
 		return nil
 	}
 	if err := makeDirs(dir); err != nil {

@@ -10,6 +10,11 @@ import (
 type Profile string
 
 // The profiles. Each is a row of the table below.
+//
+// Those that hold a command keep it from files, mounts, devices, processes, Unix sockets and settings of the kernel. They
+// do not keep it from reading what its user may read, from the network (what listens on an IP address can be asked to
+// change something), from memory and processor time, or from what reading does: it can take data out of a named pipe,
+// and hold advisory locks and leases on files of its user until it ends.
 const (
 	None                  Profile = "none"
 	ReadOnly              Profile = "read_only"

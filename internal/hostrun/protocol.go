@@ -103,15 +103,21 @@ func writeLine(w io.Writer, v any) error {
 }
 
 // lines reads them. Each of a stream must be read by the same one.
-func lines(r io.Reader) *bufio.Reader { return bufio.NewReaderSize(r, maxLine) }
+func lines(r io.Reader) *bufio.Reader { return bufio.NewReader(r) }
 
 func readLine(r *bufio.Reader, v any) error {
-	b, err := r.ReadSlice('\n')
-	if errors.Is(err, bufio.ErrBufferFull) {
-		return fmt.Errorf("cannot read a line: it has more than %d bytes", maxLine)
+	var line []byte
+	for {
+		b, err := r.ReadSlice('\n')
+		if len(line)+len(b) > maxLine {
+			return fmt.Errorf("cannot read a line: it has more than %d bytes", maxLine)
+		}
+		line = append(line, b...)
+		if err == nil {
+			return json.Unmarshal(line, v)
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return err
+		}
 	}
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(b, v)
 }

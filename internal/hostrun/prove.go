@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -132,6 +133,11 @@ func (s *stage) ownFindings() (found []finding) {
 		var on int32
 		err := prctlGet(unix.PR_GET_CHILD_SUBREAPER, &on)
 		add("ending", err == nil && on == 1, "PR_GET_CHILD_SUBREAPER %d: orphans stay below the supervisor, which ends them", on)
+	}
+
+	if s.row.held {
+		terminals, err := filepath.Glob("/dev/pts/[0-9]*")
+		add("devices", err == nil && terminals == nil, "terminals in /dev/pts: %v", terminals)
 	}
 
 	open, err := os.ReadDir("/proc/self/fd")
@@ -265,8 +271,11 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 	} {
 		list = append(list, try("kernel", "filter", c.name, byFilter, c.nr)) // the filter answers before any argument counts
 	}
-	if !s.row.writes {
-		list = append(list, mkdir(dir), xattr(dir))
+	if !s.row.writes && !slices.Contains(privateIn(), dir) {
+		list = append(list, xattr(dir))
+		if !within(dir, "/proc") { // where nobody makes a directory
+			list = append(list, mkdir(dir))
+		}
 	}
 	for _, name := range s.spec.Locked {
 		at, aside := str(dir+"/"+name), str(dir+"/.carrel-check")

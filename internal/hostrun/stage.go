@@ -257,7 +257,7 @@ func (s *stage) supervise(pid int) error {
 	case <-stop:
 		e.Stopped = true
 		end()
-		ws = ofEnded(status)
+		ws = ofEnded(status, gone)
 	case <-ctx.Done():
 		end()
 		return context.Cause(ctx)
@@ -270,8 +270,10 @@ func (s *stage) supervise(pid int) error {
 }
 
 // ofEnded is how the command ended, or that it was killed, if it is one of those that could not be ended.
-func ofEnded(status chan syscall.WaitStatus) syscall.WaitStatus {
+func ofEnded(status <-chan syscall.WaitStatus, gone <-chan struct{}) syscall.WaitStatus {
 	select {
+	case <-gone:
+		return <-status // which follows
 	case ws := <-status:
 		return ws
 	default:
@@ -280,18 +282,29 @@ func ofEnded(status chan syscall.WaitStatus) syscall.WaitStatus {
 }
 
 // reap waits for all children: the command, whose status it hands on, and orphans. It closes gone when there is none,
-// so that nothing that the command started is there either.
+// so that nothing that the command started is there either. If the command left nothing, gone is closed first.
 func reap(command int, status chan<- syscall.WaitStatus, gone chan<- struct{}) {
-	defer close(gone)
+	options := 0
+	var held []syscall.WaitStatus // of the command, until it is known whether there are others
 	for {
 		var ws syscall.WaitStatus
-		pid, err := syscall.Wait4(-1, &ws, 0, nil)
+		pid, err := syscall.Wait4(-1, &ws, options, nil)
 		switch {
 		case errors.Is(err, unix.EINTR):
-		case err != nil:
-			return // ECHILD
+			continue
+		case err != nil: // ECHILD
+			close(gone)
 		case pid == command:
+			held, options = append(held, ws), unix.WNOHANG
+			continue
+		case pid > 0:
+			continue
+		}
+		for _, ws := range held {
 			status <- ws
+		}
+		if held, options = nil, 0; err != nil {
+			return
 		}
 	}
 }
