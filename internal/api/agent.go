@@ -54,7 +54,7 @@ func (s agents) serve(ctx context.Context, stream *serving) error {
 	}
 	h := &hosts{
 		sender: sender[carrelv1.ServeResponse]{await: s.await(ctx), stream: stream}, local: start.GetLocal(), remotes: start.GetRemotes(),
-		waiting: map[int64]chan<- *carrelv1.StepResult{},
+		patches: start.GetPatches(), waiting: map[int64]chan<- *carrelv1.ServeRequest{},
 	}
 	leave, over, err := s.gate.ServeHosts(ctx, authn.FromContext(ctx), ref, task, h)
 	if err != nil {
@@ -97,12 +97,12 @@ func checkRemotes(names []string) error {
 type hosts struct {
 	sender[carrelv1.ServeResponse]
 
-	local   bool
-	remotes []string
+	local, patches bool
+	remotes        []string
 
 	steps   sync.Mutex
 	last    int64
-	waiting map[int64]chan<- *carrelv1.StepResult
+	waiting map[int64]chan<- *carrelv1.ServeRequest
 	gone    bool
 }
 
@@ -117,13 +117,76 @@ func errGone() error {
 	return fmt.Errorf("cannot say how the step ended: the client that served it has gone: %w", errdefs.ErrUnavailable)
 }
 
+// Patches implements runtime.Hosts.
+func (h *hosts) Patches() bool { return h.patches }
+
 // RunOn implements runtime.Hosts.
 func (h *hosts) RunOn(ctx context.Context, c runtime.HostCommand) (runtime.HostResult, error) {
-	answer := make(chan *carrelv1.StepResult, 1)
+	m, err := h.ask(ctx, func(number int64) *carrelv1.ServeResponse {
+		return &carrelv1.ServeResponse{Message: &carrelv1.ServeResponse_Step{Step: &carrelv1.AgentStep{
+			Number: number, Target: string(c.Kind), Name: c.Name, Argv: c.Argv, ReadOnly: c.ReadOnly, TimeoutMs: c.Timeout.Milliseconds(),
+			MaxOutput: int64(c.MaxOutput),
+		}}}
+	})
+	if err == nil && m.GetResult() == nil {
+		err = errWrong()
+	}
+	if err != nil {
+		return runtime.HostResult{}, err
+	}
+	return resultFrom(m.GetResult(), c.MaxOutput)
+}
+
+// Patch implements runtime.Hosts.
+func (h *hosts) Patch(ctx context.Context, p runtime.HostPatch) (out runtime.HostPatched, err error) {
+	m, err := h.ask(ctx, func(number int64) *carrelv1.ServeResponse {
+		return &carrelv1.ServeResponse{Message: &carrelv1.ServeResponse_Patch{Patch: &carrelv1.AgentPatch{
+			Number: number, Text: []byte(p.Text), Modes: p.Modes, Digest: p.Digest,
+		}}}
+	})
+	if err != nil {
+		return out, err
+	}
+	r := m.GetPatched()
+	switch {
+	case r == nil:
+		return out, errWrong()
+	case r.GetError() != "":
+		return out, fmt.Errorf("%s: %w", cutText(r.GetError(), maxStepError), errdefs.ErrUnavailable)
+	case p.Digest != "" && r.GetDigest() != p.Digest, r.GetDigest() == "" || len(r.GetDigest()) > maxDigest:
+		return out, errWrong()
+	case len(r.GetDiff()) > maxDiff || len(r.GetFiles()) > maxFiles || len(r.GetRisks()) > maxFiles || len(r.GetId()) > maxDigest:
+		return out, fmt.Errorf("cannot use the change: it is of more than %d files, or %d bytes where it is shown: %w", maxFiles, maxDiff,
+			errdefs.ErrResourceExhausted)
+	}
+	for _, s := range slices.Concat(r.GetFiles(), r.GetRisks()) {
+		if len(s) > maxPath {
+			return out, errWrong()
+		}
+	}
+	return runtime.HostPatched{Digest: r.GetDigest(), Diff: r.GetDiff(), Files: r.GetFiles(), Risks: r.GetRisks(), ID: r.GetId()}, nil
+}
+
+// Bounds of what a client says of a change to files.
+const (
+	maxDigest = 128
+	maxDiff   = 64 << 10
+	maxFiles  = 128 // a file that is moved counts twice
+	maxPath   = 4 << 10
+)
+
+// errWrong is an answer to something else.
+func errWrong() error {
+	return fmt.Errorf("cannot use what the client that serves it says: it is no answer to what was asked: %w", errdefs.ErrUnavailable)
+}
+
+// ask sends a message and waits for its answer.
+func (h *hosts) ask(ctx context.Context, message func(number int64) *carrelv1.ServeResponse) (*carrelv1.ServeRequest, error) {
+	answer := make(chan *carrelv1.ServeRequest, 1)
 	h.steps.Lock()
 	if h.gone {
 		h.steps.Unlock()
-		return runtime.HostResult{}, errGone()
+		return nil, errGone()
 	}
 	h.last++
 	number := h.last
@@ -134,22 +197,18 @@ func (h *hosts) RunOn(ctx context.Context, c runtime.HostCommand) (runtime.HostR
 		delete(h.waiting, number)
 		h.steps.Unlock()
 	}()
-	err := h.send(&carrelv1.ServeResponse{Message: &carrelv1.ServeResponse_Step{Step: &carrelv1.AgentStep{
-		Number: number, Target: string(c.Kind), Name: c.Name, Argv: c.Argv, ReadOnly: c.ReadOnly, TimeoutMs: c.Timeout.Milliseconds(),
-		MaxOutput: int64(c.MaxOutput),
-	}}})
-	if err != nil {
-		return runtime.HostResult{}, errGone()
+	if err := h.send(message(number)); err != nil {
+		return nil, errGone()
 	}
 	select {
-	case r := <-answer:
-		if r == nil {
-			return runtime.HostResult{}, errGone()
+	case m := <-answer:
+		if m == nil {
+			return nil, errGone()
 		}
-		return resultFrom(r, c.MaxOutput)
+		return m, nil
 	case <-ctx.Done():
 		_ = h.send(&carrelv1.ServeResponse{Message: &carrelv1.ServeResponse_Cancel{Cancel: number}}) // one who has gone has ended it
-		return runtime.HostResult{}, fmt.Errorf("cannot say how the step ended: it was told to stop: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("cannot say how the step ended: it was told to stop: %w", context.Cause(ctx))
 	}
 }
 
@@ -163,20 +222,25 @@ func (h *hosts) receive(stream *serving) error {
 		if err != nil {
 			return err
 		}
-		r := m.GetResult()
-		if r == nil {
+		var number int64
+		switch x := m.GetMessage().(type) {
+		case *carrelv1.ServeRequest_Result:
+			number = x.Result.GetNumber()
+		case *carrelv1.ServeRequest_Patched:
+			number = x.Patched.GetNumber()
+		default:
 			return invalid("message", "it is a second start or empty", "send results after the start")
 		}
 		h.steps.Lock()
-		to, ok := h.waiting[r.GetNumber()]
-		delete(h.waiting, r.GetNumber())
-		known := r.GetNumber() > 0 && r.GetNumber() <= h.last
+		to, ok := h.waiting[number]
+		delete(h.waiting, number)
+		known := number > 0 && number <= h.last
 		h.steps.Unlock()
 		switch {
 		case ok:
-			to <- r
+			to <- m
 		case !known:
-			return invalid("result.number", fmt.Sprintf("there is no step %d", r.GetNumber()), "send one result for each step")
+			return invalid("result.number", fmt.Sprintf("there is no step %d", number), "send one result for each step")
 		}
 	}
 }

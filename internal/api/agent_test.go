@@ -18,20 +18,31 @@ func (g *carryingGate) ServeHosts(ctx context.Context, p principal.Principal, re
 ) {
 	_, _, _ = g.Recorder.ServeHosts(ctx, p, ref, task, h) // it is noted, and goes on here
 	over := make(chan struct{})
-	waits := &waited{Context: ctx, by: make(chan struct{})}
-	g.joined.Go(func() {
-		defer close(over)
-		r, err := h.RunOn(waits, runtime.HostCommand{
+	ran, patched := &waited{Context: ctx, by: make(chan struct{})}, &waited{Context: ctx, by: make(chan struct{})}
+	var first, second string
+	var both sync.WaitGroup
+	both.Go(func() {
+		r, err := h.RunOn(ran, runtime.HostCommand{
 			Kind: operation.Remote, Name: "web-1", Argv: []string{"id"}, Timeout: time.Minute, MaxOutput: 4,
 		})
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.received = fmt.Appendf(nil, "%s %s %d %s %v", r.Stdout, r.Stderr, r.Lost, r.Held, err)
+		first = fmt.Sprintf("%s %s %d %s %v", r.Stdout, r.Stderr, r.Lost, r.Held, err)
 		if s := r.Status; s != nil {
-			g.received = fmt.Appendf(g.received, " %d %d %v", s.Code, s.Signal, s.TimedOut)
+			first += fmt.Sprintf(" %d %d %v", s.Code, s.Signal, s.TimedOut)
 		}
 	})
-	<-waits.by // the answer may come at once
+	<-ran.by // the answers may come at once
+	both.Go(func() {
+		p, err := h.Patch(patched, runtime.HostPatch{Text: "a patch"})
+		second = fmt.Sprintf(" %s %s %s %s %s %v", p.Digest, p.Diff, p.Files, p.Risks, p.ID, err)
+	})
+	<-patched.by
+	g.joined.Go(func() {
+		defer close(over)
+		both.Wait()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.received = []byte(first + second)
+	})
 	return func() {}, over, nil
 }
 

@@ -79,8 +79,11 @@ var later = []struct {
 				Number: 1, Status: &carrelv1.Status{Code: 137, Signal: 9, TimedOut: true}, Stdout: []byte("out\x00and more"), Stderr: []byte("err\xff"),
 				Lost: 5, Held: "read_only", Error: "it is odd",
 			}}},
+			&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Patched{Patched: &carrelv1.PatchResult{
+				Number: 2, Digest: "sha256:aa", Diff: "+b", Files: []string{"/f"}, Risks: []string{"odd"}, Id: "u1",
+			}}},
 		},
-		"out\x00 err\xff 13 read_only it is odd: unavailable 137 9 true", nil,
+		"out\x00 err\xff 13 read_only it is odd: unavailable 137 9 true sha256:aa +b [/f] [odd] u1 <nil>", nil,
 	},
 	{
 		"PortService.Connect",

@@ -33,6 +33,7 @@ type askFlags struct {
 	agent, model, llm, provider string
 	on                          []string
 	inventory                   string
+	files                       []string
 	asRoot, yesSafe             bool
 	after                       string
 	resume                      bool
@@ -81,6 +82,8 @@ func (a *app) addAskFlags(c *cobra.Command, x *askFlags) {
 	completeFrom(c, "on", onHost, onRemote, onNone)
 	f.StringVar(&x.inventory, "hosts", "", "the file that names remote hosts (default hosts.yaml in carrel's configuration directory)")
 	_ = c.MarkFlagFilename("hosts", "yaml") // the flag is there
+	f.StringArrayVar(&x.files, "files", nil, "a directory on this machine below which files may be changed; may be repeated (default this one)")
+	_ = c.MarkFlagDirname("files") // the flag is there
 	f.BoolVar(&x.yesSafe, "yes-safe", false, "at a terminal: approve plans of which you would be asked only because a model wrote them")
 	f.BoolVar(&x.asRoot, "as-root", false, "as root: let commands on this machine run as root")
 	f.StringVar(&x.after, "after", "", "go on from this task of the agent, which it is told")
@@ -154,7 +157,7 @@ func (a *app) asker(c *cobra.Command, x *askFlags) (*asker, error) {
 	if k.client, err = a.client(); err != nil {
 		return nil, err
 	}
-	k.served, k.close, err = a.servedHosts(x)
+	k.served, k.close, err = a.servedHosts(c.Context(), x)
 	return k, err
 }
 

@@ -1,12 +1,16 @@
 package cli
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 
+	"github.com/carrel-dev/carrel/internal/rootless/paths"
+	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/steps"
 )
 
@@ -14,7 +18,7 @@ import (
 const inventoryName = "hosts.yaml"
 
 // servedHosts are the hosts that this process serves to the agent. The caller must call the function that it returns.
-func (a *app) servedHosts(x *askFlags) (cfg steps.Config, closeAll func(), err error) {
+func (a *app) servedHosts(c context.Context, x *askFlags) (cfg steps.Config, closeAll func(), err error) {
 	closeAll = func() {}
 	if slices.Contains(x.on, onHost) {
 		if os.Geteuid() == 0 && !x.asRoot {
@@ -22,6 +26,9 @@ func (a *app) servedHosts(x *askFlags) (cfg steps.Config, closeAll func(), err e
 				"or ask as an ordinary user\n")
 		} else {
 			cfg.Local = steps.Local(x.asRoot)
+			if cfg.Patch, err = a.patches(c, x); err != nil {
+				return cfg, closeAll, err
+			}
 		}
 	}
 	if !slices.Contains(x.on, onRemote) {
@@ -44,4 +51,42 @@ func (a *app) servedHosts(x *askFlags) (cfg steps.Config, closeAll func(), err e
 	}
 	cfg.Remote, cfg.Remotes = r.Run, r.Names()
 	return cfg, func() { _ = r.Close() }, nil // nothing of it is needed any more
+}
+
+// patchesDir is where what undoes changes to files is kept, in the user's state directory.
+func patchesDir() (string, error) {
+	state, err := paths.State()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(state, "patches"), nil
+}
+
+// patches changes files below the directories that the flags name, or below this one. It is nil where that is the root
+// directory.
+func (a *app) patches(ctx context.Context, x *askFlags) (func(context.Context, runtime.HostPatch) (runtime.HostPatched, error), error) {
+	var roots []string
+	for _, d := range x.files {
+		d, err := filepath.Abs(d)
+		if err != nil {
+			return nil, fmt.Errorf("cannot use --files: %w", err)
+		}
+		roots = append(roots, d)
+	}
+	if len(roots) == 0 {
+		here, err := os.Getwd()
+		if err != nil || here == "/" {
+			return nil, nil
+		}
+		roots = []string{here}
+	}
+	dir, err := patchesDir()
+	if err != nil {
+		return nil, err
+	}
+	p, err := steps.OpenPatches(ctx, dir, roots...)
+	if err != nil {
+		return nil, err
+	}
+	return p.Do, nil
 }

@@ -88,6 +88,7 @@ var commandTable = []struct {
 	{"task", "commands", (*app).taskCommand},
 	{"ask", "commands", (*app).askCommand},
 	{"chat", "commands", (*app).chatCommand},
+	{"undo", "commands", (*app).undoCommand},
 	{"approvals", "commands", (*app).approvalsCommand},
 	{"mcp", "commands", (*app).mcpCommand},
 	{"up", "host", (*app).upCommand},

@@ -28,6 +28,9 @@ type hostsDouble struct {
 	// run is what becomes of a command, success if it is nil.
 	run func(context.Context, runtime.HostCommand) (runtime.HostResult, error)
 
+	// patch is what becomes of a change to files; without it there are none.
+	patch func(runtime.HostPatch) (runtime.HostPatched, error)
+
 	mu  sync.Mutex
 	ran []string
 }
@@ -44,6 +47,15 @@ func (d *hostsDouble) RunOn(ctx context.Context, c runtime.HostCommand) (runtime
 		return d.run(ctx, c)
 	}
 	return runtime.HostResult{Status: &execapi.Status{}, Stdout: []byte("well\n")}, nil
+}
+
+func (d *hostsDouble) Patches() bool { return d.patch != nil }
+
+func (d *hostsDouble) Patch(_ context.Context, p runtime.HostPatch) (runtime.HostPatched, error) {
+	d.mu.Lock()
+	d.ran = append(d.ran, strings.TrimSpace("patch "+p.Digest))
+	d.mu.Unlock()
+	return d.patch(p)
 }
 
 // all are the commands that were run, in their order.
@@ -365,5 +377,81 @@ func TestHostsThatGo(t *testing.T) {
 	}
 	if ran := d.all(); len(ran) != 1 {
 		t.Errorf("ran %q", ran)
+	}
+}
+
+// patchText is a plan that changes a file and then looks at it.
+func patchText(target string) string {
+	b, _ := json.Marshal(map[string]any{
+		"type": "file_patch_plan", "goal": "g", "request_intent": "update", "target": target, "files_changed": []string{"f"},
+		"unified_diff": "--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n", "risk_summary": "r",
+		"verification_commands": []any{onTarget("host", "cat f")}, "rollback_commands": []any{}, "permission_changes": []any{},
+	})
+	return string(b)
+}
+
+// A change to files is computed before anybody is asked, shown as it is, and made once it was approved, if it is still the
+// same. It is recorded with its digest and without the files' content.
+func TestPlanOfAPatch(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer  approval.Kind
+		err     error
+		outcome string
+		ran     []string
+	}{
+		"approved":           {approval.Once, nil, "done", []string{"patch", "patch sha256:aa", "host: cat f"}},
+		"denied":             {approval.Deny, nil, "denied", []string{"patch"}},
+		"changed since then": {approval.Once, errors.New("it has changed"), "failed", []string{"patch", "patch sha256:aa"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, told := proposing(t, judged, patchText("host"))
+			d := &hostsDouble{local: true, patch: func(p runtime.HostPatch) (runtime.HostPatched, error) {
+				done := runtime.HostPatched{
+					Digest: "sha256:aa", Diff: "update f +1 -1\n-a planted-content\n+b\n", Files: []string{"/home/alice/f"},
+					Risks: []string{"f: says what runs"},
+				}
+				if p.Digest != "" {
+					done.ID = "u1"
+					return done, c.err
+				}
+				return done, nil
+			}}
+			at := len(h.records())
+			a := h.pendingOf(func() { h.turn(d) })
+			if text := strings.Join(a.Argv, "\n"); !strings.Contains(text, "1. patch, host: change 1 file  [CONFIRM, risk 90]\nupdate f") ||
+				!strings.Contains(text, "+b") || !strings.Contains(text, "2. verification, host: cat f") {
+				t.Errorf("asked %q", text)
+			}
+			if err := h.answerAt(alice, a, c.answer, ""); err != nil {
+				t.Fatal(err)
+			}
+			if r := next(t, told); r.Outcome != c.outcome || !slices.Equal(d.all(), c.ran) {
+				t.Errorf("told %+v, ran %q", r, d.all())
+			}
+			kinds := 0
+			for _, r := range h.records()[at:] {
+				if strings.Contains(string(r.Action), "planted-content") {
+					t.Errorf("the record has what is in a file: %s", r.Action)
+				}
+				if r.Type == "intent" && strings.Contains(string(r.Action), `{"kind":"patch.apply","target":"host","digest":"sha256:aa"`) {
+					kinds++
+				}
+			}
+			if kinds != len(c.ran[1:])-strings.Count(strings.Join(c.ran, " "), "host:") {
+				t.Errorf("%d changes were recorded", kinds)
+			}
+		})
+	}
+	// Elsewhere there are none.
+	for _, target := range []string{"workspace demo", "remote web-1", "host"} {
+		h, told := proposing(t, judged, patchText(target))
+		d := &hostsDouble{local: true, remotes: []string{"web-1"}}
+		if target != "host" {
+			d.patch = func(runtime.HostPatch) (runtime.HostPatched, error) { return runtime.HostPatched{}, errors.New("not asked") }
+		}
+		h.turn(d)
+		if r := next(t, told); r.Outcome != "invalid" || len(d.all()) > 0 {
+			t.Errorf("%s: %+v, ran %q", target, r, d.all())
+		}
 	}
 }

@@ -135,6 +135,9 @@ func SourceOf(r *operation.Request) policy.Origin {
 	if c, ok := r.Op.(operation.Commanding); ok {
 		return Origin(r.By, policy.Origin(c.Full().Source))
 	}
+	if _, ok := r.Op.(operation.Patch); ok {
+		return policy.LLM
+	}
 	return Origin(r.By, policy.User)
 }
 

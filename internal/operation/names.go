@@ -48,6 +48,8 @@ const (
 	KeyTask    Name = "task.key"
 	// RunPlan is what an agent's task proposes: commands on targets.
 	RunPlan Name = "plan.run"
+	// ChangeFiles is a step of a plan that changes files on the machine of the user who asked.
+	ChangeFiles Name = "patch.apply"
 
 	// ReadFile reads files of a workspace, ListFiles looks at names and searches, WriteFile writes files and trees.
 	ReadFile      Name = "file.read"

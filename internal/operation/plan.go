@@ -2,6 +2,7 @@ package operation
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/carrel-dev/carrel/internal/id"
 )
@@ -21,7 +22,7 @@ type Plan struct {
 
 // PlanStep is one command of a plan on one target.
 type PlanStep struct {
-	// Part is the part of the plan that it belongs to: "preflight", "command" or "verification".
+	// Part is the part of the plan that it belongs to: "preflight", "patch", "command" or "verification".
 	Part string `json:"part"`
 	// Target is "host", "workspace NAME" or "remote NAME"; NAME is the derived name of a workspace.
 	Target   string `json:"target"`
@@ -34,6 +35,8 @@ type PlanStep struct {
 	FirstRun bool `json:"first_run,omitempty"`
 	// Digest is that of the operation that it is.
 	Digest string `json:"digest"`
+	// Diff shows a person what a patch does; it is bound by the digest, and no part of the record.
+	Diff string `json:"-"`
 }
 
 // Op implements Operation.
@@ -58,6 +61,27 @@ func (p Plan) Lines() []string {
 			why += ", as a model wrote it"
 		}
 		lines = append(lines, fmt.Sprintf("%d. %s%s: %s  [%s, risk %d]", i+1, part, s.Target, s.Command, why, s.Risk))
+		if s.Diff != "" {
+			lines = append(lines, strings.Split(strings.TrimRight(s.Diff, "\n"), "\n")...)
+		}
 	}
 	return lines
+}
+
+// Patch changes files. A model wrote it, whoever asked the model.
+type Patch struct {
+	// Digest is that of everything it does: places, contents before and after, modes.
+	Digest string `json:"digest"`
+	// Files are absolute paths, and Risks say why some need a second look.
+	Files []string `json:"files,omitempty"`
+	Risks []string `json:"risks,omitempty"`
+}
+
+// Op implements Operation.
+func (Patch) Op() Name { return ChangeFiles }
+
+// risky reports whether a patch needs a second look.
+func risky(op Operation) bool {
+	p, ok := op.(Patch)
+	return ok && len(p.Risks) > 0
 }

@@ -257,6 +257,20 @@ var Table = []Row{
 			{Name: "plan.run", Risk: 10, Reason: "an agent proposes commands that the policy lets pass"},
 		}},
 	},
+	{
+		// A step of a plan, by the user who asked.
+		Name: ChangeFiles, Words: "change files in", Needs: p.Run, On: Workspace, Class: Change,
+		Judged: Judged{Rules: []Rule{
+			{
+				Name: "patch.apply.risky", When: risky, Asks: true, Risk: 90, Capability: "filesystem.system_write", Final: true,
+				Reason: "changes files of the system, or files that say what runs or who may log in",
+			},
+			{
+				Name: "patch.apply", Asks: true, Risk: 50, Capability: "filesystem.write", Final: true,
+				Reason: "changes files as a model wrote it",
+			},
+		}},
+	},
 	// Who may run commands may have the files that commands have.
 	{
 		Name: ReadFile, Words: "read files of", Needs: p.Run, On: Workspace, Class: Read,

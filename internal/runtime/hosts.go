@@ -18,6 +18,29 @@ type Hosts interface {
 	Remotes() []string
 	// RunOn carries out one command and returns when it has ended. If ctx ends, so does the command.
 	RunOn(ctx context.Context, c HostCommand) (HostResult, error)
+	// Patches reports whether changes to files on this machine are carried out.
+	Patches() bool
+	// Patch computes a change to files on this machine, or makes it.
+	Patch(ctx context.Context, p HostPatch) (HostPatched, error)
+}
+
+// HostPatch is a change to files.
+type HostPatch struct {
+	// Text is a unified diff, or in the apply_patch grammar. Modes are permission bits by paths of it.
+	Text  string
+	Modes map[string]uint32
+	// Digest is "" to compute what would be done. Else the change is made if that is exactly what it does.
+	Digest string
+}
+
+// HostPatched is a change that was computed or made.
+type HostPatched struct {
+	// Digest covers everything that is done, and Diff shows it to a person.
+	Digest, Diff string
+	// Files are absolute paths, and Risks say why some need a second look.
+	Files, Risks []string
+	// ID is what undoes a change that was made.
+	ID string
 }
 
 // HostCommand is one command on one host.

@@ -32,6 +32,8 @@ type Config struct {
 	// Remote runs commands on the hosts that Remotes names.
 	Remote  Run
 	Remotes []string
+	// Patch computes changes to files on this machine, and makes them.
+	Patch func(ctx context.Context, p runtime.HostPatch) (runtime.HostPatched, error)
 }
 
 // maxAtOnce bounds the steps that run at the same time; the daemon sends fewer.
@@ -48,7 +50,7 @@ func Serve(ctx context.Context, stream *Stream, workspace, task string, cfg Conf
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // before the wait
 	if err := s.send(&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Start{Start: &carrelv1.ServeStart{
-		Workspace: workspace, TaskId: task, Local: cfg.Local != nil, Remotes: cfg.Remotes,
+		Workspace: workspace, TaskId: task, Local: cfg.Local != nil, Remotes: cfg.Remotes, Patches: cfg.Patch != nil,
 	}}}); err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("cannot serve the steps of task %s: %w", task, err)
 	}
@@ -65,6 +67,8 @@ func Serve(ctx context.Context, stream *Stream, workspace, task string, cfg Conf
 			ready()
 		case *carrelv1.ServeResponse_Step:
 			s.begin(ctx, x.Step)
+		case *carrelv1.ServeResponse_Patch:
+			s.patch(ctx, x.Patch)
 		case *carrelv1.ServeResponse_Cancel:
 			s.end(x.Cancel)
 		}
@@ -101,6 +105,31 @@ func (s *server) begin(ctx context.Context, m *carrelv1.AgentStep) {
 		defer s.end(m.GetNumber())
 		r, err := s.run(ctx, m)
 		s.answer(m, r, err)
+	})
+}
+
+// patch computes or makes a change to files, and sends what came of it.
+func (s *server) patch(ctx context.Context, m *carrelv1.AgentPatch) {
+	out := &carrelv1.PatchResult{Number: m.GetNumber()}
+	reply := func() {
+		_ = s.send(&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Patched{Patched: out}}) // a daemon that has gone knows why
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	if s.cfg.Patch == nil || !s.note(m.GetNumber(), cancel) {
+		cancel()
+		out.Error = "it was not done: this client changes no files, too much is done at once, or its number is in use"
+		reply()
+		return
+	}
+	s.all.Go(func() {
+		defer cancel()
+		defer s.end(m.GetNumber())
+		r, err := s.cfg.Patch(ctx, runtime.HostPatch{Text: string(m.GetText()), Modes: m.GetModes(), Digest: m.GetDigest()})
+		out.Digest, out.Diff, out.Files, out.Risks, out.Id = r.Digest, r.Diff, r.Files, r.Risks, r.ID
+		if err != nil {
+			out.Error = err.Error()
+		}
+		reply()
 	})
 }
 

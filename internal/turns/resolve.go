@@ -28,6 +28,8 @@ type step struct {
 	exec  execapi.ExecParams
 	op    operation.Exec
 	look  *gate.Authorised
+	// patch is the change to files that it is, nil if it is a command; then op and exec are empty.
+	patch *patched
 }
 
 // The parts of a plan, in the order in which they are run.
@@ -39,8 +41,15 @@ const (
 
 // resolve finds the target of every step, also of those that would only be run if another fails. A target that there is
 // not, or that the user does not reach, is an error, and nothing stands for it.
-func (t *Turns) resolve(ctx context.Context, turn *Turn, p *plan.CommandPlan) ([]step, error) {
+func (t *Turns) resolve(ctx context.Context, turn *Turn, p *proposal) ([]step, error) {
 	var all []step
+	if p.patch != nil {
+		s, err := t.resolvePatch(ctx, turn, p.patch)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, s)
+	}
 	for _, part := range []struct {
 		name string
 		list []plan.Step
@@ -149,6 +158,14 @@ func (t *Turns) names(turn *Turn, target plan.Target) ([]string, error) {
 func (t *Turns) judge(ctx context.Context, steps []step) error {
 	for i := range steps {
 		s := &steps[i]
+		if s.patch != nil {
+			j, err := s.look.Judge(s.patch.op)
+			if err != nil {
+				return err
+			}
+			s.shown.Level, s.shown.Risk, s.asks = j.Level.String(), j.RiskScore, true
+			continue
+		}
 		if s.on.Kind == operation.Workspace {
 			if _, _, err := t.cfg.Lifecycle.Seen(ctx, s.look); err != nil {
 				return err

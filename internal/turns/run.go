@@ -83,6 +83,9 @@ func (t *Turns) together(ctx context.Context, turn *Turn, steps []step, at int) 
 // run runs one step. It passes the gate by itself, as it was judged before.
 func (t *Turns) run(ctx context.Context, turn *Turn, s *step) StepResult {
 	out := StepResult{Part: s.shown.Part, Target: s.shown.Target, Command: s.shown.Command}
+	if s.patch != nil {
+		return t.apply(ctx, turn, s, out)
+	}
 	var status *execapi.Status
 	var stdout, stderr []byte
 	var err error

@@ -36,6 +36,8 @@ const (
 	maxRepairs = 2
 	// maxShown bounds what a person is asked about, in bytes: nobody reads more.
 	maxShown = 8 << 10
+	// maxDiff is maxShown where files are changed.
+	maxDiff = 32 << 10
 	// MaxOutput bounds what is kept of each stream of a step, and maxReply what the agent is told of all steps, in bytes.
 	MaxOutput = 20_000
 	maxReply  = 60_000
@@ -112,6 +114,8 @@ type StepResult struct {
 	Lost int64 `json:"lost,omitempty"`
 	// Held says what held a command on a host: the profile and its verified controls.
 	Held string `json:"held,omitempty"`
+	// Undo is what "carrel undo" takes, of a change to files.
+	Undo string `json:"undo,omitempty"`
 }
 
 func (r StepResult) failed() bool { return r.Code == nil || *r.Code != 0 }
@@ -141,15 +145,16 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 	if err != nil {
 		return Reply{Outcome: Invalid, Why: err.Error()}, nil
 	}
-	if answer.Commands == nil {
-		return Reply{Outcome: Invalid, Why: fmt.Sprintf("%s is not carried out here; propose a command_plan", answer.Type)}, nil
-	}
-	turn.plans++
-	steps, err := t.resolve(ctx, turn, answer.Commands)
+	p, err := planned(answer)
 	if err != nil {
 		return Reply{Outcome: Invalid, Why: err.Error()}, nil
 	}
-	op := operation.Plan{ID: turn.Task, Number: turn.plans, Goal: oneLine(answer.Commands.Goal)}
+	turn.plans++
+	steps, err := t.resolve(ctx, turn, p)
+	if err != nil {
+		return Reply{Outcome: Invalid, Why: err.Error()}, nil
+	}
+	op := operation.Plan{ID: turn.Task, Number: turn.plans, Goal: oneLine(p.Goal)}
 	if why := t.judge(ctx, steps); why != nil {
 		return Reply{Outcome: Refused, Why: why.Error()}, nil
 	}
@@ -157,15 +162,19 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 		op.Steps = append(op.Steps, s.shown)
 		op.Asks = op.Asks || s.asks
 	}
-	if n := len(strings.Join(op.Lines(), "\n")) + len(op.Goal); n > maxShown {
+	most := maxShown
+	if p.patch != nil {
+		most = maxDiff
+	}
+	if n := len(strings.Join(op.Lines(), "\n")) + len(op.Goal); n > most {
 		return Reply{Outcome: Invalid, Why: fmt.Sprintf("the plan takes %d bytes where it is shown, and at most %d are; propose fewer steps, "+
-			"or put what they do into a file", n, maxShown)}, nil
+			"or put what they do into a file", n, most)}, nil
 	}
 	digest, err := operation.Same(op, turn.On)
 	if err != nil {
 		return Reply{}, err
 	}
-	if err := turn.Note("plan", planNote(op, digest, answer.Commands)); err != nil {
+	if err := turn.Note("plan", planNote(op, digest, p)); err != nil {
 		return Reply{}, err
 	}
 	return t.carryOut(ctx, turn, op, steps)
@@ -214,12 +223,16 @@ type ended struct {
 }
 
 // planNote is a plan as those who follow the turn see it.
-func planNote(op operation.Plan, digest string, p *plan.CommandPlan) map[string]any {
+func planNote(op operation.Plan, digest string, p *proposal) map[string]any {
 	purposes := make([]string, 0, len(op.Steps))
 	for _, list := range [][]plan.Step{p.PreflightChecks, p.Commands, p.Verification} {
 		for _, s := range list {
 			purposes = append(purposes, oneLine(s.Purpose))
 		}
+	}
+	diff := ""
+	if p.patch != nil {
+		diff = op.Steps[0].Diff
 	}
 	rollback := []string{}
 	for _, s := range p.Rollback {
@@ -227,7 +240,7 @@ func planNote(op operation.Plan, digest string, p *plan.CommandPlan) map[string]
 	}
 	return map[string]any{
 		"number": op.Number, "digest": digest, "goal": op.Goal, "steps": op.Steps, "asks": op.Asks, "purposes": purposes,
-		"risk_summary": oneLine(p.RiskSummary), "rollback": rollback,
+		"risk_summary": oneLine(p.RiskSummary), "rollback": rollback, "diff": diff,
 	}
 }
 

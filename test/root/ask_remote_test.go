@@ -125,11 +125,7 @@ func (o *operator) sshd(t *testing.T, address string) (port, known string) {
 	if err := os.Chmod(filepath.Join(dir, "keys"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for d := dir; d != "/"; d = filepath.Dir(d) { // the user reads the keys
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
+	openWay(t, dir) // the user reads the keys
 	c := exec.CommandContext(context.WithoutCancel(t.Context()), program, "-D", "-e", "-f", filepath.Join(dir, "config"))
 	if err := c.Start(); err != nil {
 		t.Fatal(err)

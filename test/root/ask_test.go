@@ -206,11 +206,7 @@ func TestAskAsksAPerson(t *testing.T) {
 func TestAskOnTheHost(t *testing.T) {
 	m, alice, ask := newAsked(t)
 	dir := t.TempDir()
-	for d := dir; d != "/"; d = filepath.Dir(d) { // the way to it is open
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
+	openWay(t, dir)
 	own := filepath.Join(dir, "own")
 	if err := os.Mkdir(own, 0o755); err != nil {
 		t.Fatal(err)
@@ -305,5 +301,19 @@ func TestChat(t *testing.T) {
 	}
 	if r := m.try(alice, "", "task", "ls", "agent"); strings.Count(r.out, "stopped") != 1 || strings.Count(r.out, "completed") != 3 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// openWay lets every user come to a directory of the test's. What is open already, as /tmp, stays as it is.
+func openWay(t *testing.T, dir string) {
+	t.Helper()
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		fi, err := os.Stat(dir)
+		if err == nil && fi.Mode().Perm()&0o055 != 0o055 {
+			err = os.Chmod(dir, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -8666,6 +8666,7 @@ type ServeRequest struct {
 	//
 	//	*ServeRequest_Start
 	//	*ServeRequest_Result
+	//	*ServeRequest_Patched
 	Message       isServeRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -8726,6 +8727,15 @@ func (x *ServeRequest) GetResult() *StepResult {
 	return nil
 }
 
+func (x *ServeRequest) GetPatched() *PatchResult {
+	if x != nil {
+		if x, ok := x.Message.(*ServeRequest_Patched); ok {
+			return x.Patched
+		}
+	}
+	return nil
+}
+
 type isServeRequest_Message interface {
 	isServeRequest_Message()
 }
@@ -8739,9 +8749,15 @@ type ServeRequest_Result struct {
 	Result *StepResult `protobuf:"bytes,2,opt,name=result,proto3,oneof"`
 }
 
+type ServeRequest_Patched struct {
+	Patched *PatchResult `protobuf:"bytes,3,opt,name=patched,proto3,oneof"`
+}
+
 func (*ServeRequest_Start) isServeRequest_Message() {}
 
 func (*ServeRequest_Result) isServeRequest_Message() {}
+
+func (*ServeRequest_Patched) isServeRequest_Message() {}
 
 type ServeStart struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -8750,7 +8766,9 @@ type ServeStart struct {
 	// Steps on this machine are carried out.
 	Local bool `protobuf:"varint,3,opt,name=local,proto3" json:"local,omitempty"`
 	// The names of the remote hosts that there are, at most 4096 of at most 64 bytes.
-	Remotes       []string `protobuf:"bytes,4,rep,name=remotes,proto3" json:"remotes,omitempty"`
+	Remotes []string `protobuf:"bytes,4,rep,name=remotes,proto3" json:"remotes,omitempty"`
+	// Patches of files on this machine are carried out.
+	Patches       bool `protobuf:"varint,5,opt,name=patches,proto3" json:"patches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8813,6 +8831,183 @@ func (x *ServeStart) GetRemotes() []string {
 	return nil
 }
 
+func (x *ServeStart) GetPatches() bool {
+	if x != nil {
+		return x.Patches
+	}
+	return false
+}
+
+// AgentPatch is a change to files on the client's machine. It is computed first, and made once it was approved.
+type AgentPatch struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Number int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// A unified diff, or the apply_patch grammar of coding agents. At most 256 KiB.
+	Text []byte `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// The permission bits that files have afterwards, by their paths in the patch.
+	Modes map[string]uint32 `protobuf:"bytes,3,rep,name=modes,proto3" json:"modes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// Empty to compute what would be done and change nothing; else do it, if it is exactly this.
+	Digest        string `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentPatch) Reset() {
+	*x = AgentPatch{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentPatch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentPatch) ProtoMessage() {}
+
+func (x *AgentPatch) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentPatch.ProtoReflect.Descriptor instead.
+func (*AgentPatch) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{124}
+}
+
+func (x *AgentPatch) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *AgentPatch) GetText() []byte {
+	if x != nil {
+		return x.Text
+	}
+	return nil
+}
+
+func (x *AgentPatch) GetModes() map[string]uint32 {
+	if x != nil {
+		return x.Modes
+	}
+	return nil
+}
+
+func (x *AgentPatch) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+type PatchResult struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Number int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// Of all that would be done: places, contents before and after, modes.
+	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	// What a person is shown, without colours. At most 64 KiB.
+	Diff string `protobuf:"bytes,3,opt,name=diff,proto3" json:"diff,omitempty"`
+	// The absolute paths of the files, at most 64.
+	Files []string `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`
+	// Why files need a second look, as "/etc: configuration of the system".
+	Risks []string `protobuf:"bytes,5,rep,name=risks,proto3" json:"risks,omitempty"`
+	// Of a change that was made: what "carrel undo" takes.
+	Id string `protobuf:"bytes,6,opt,name=id,proto3" json:"id,omitempty"`
+	// Why it cannot be done. At most 4 KiB.
+	Error         string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PatchResult) Reset() {
+	*x = PatchResult{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PatchResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PatchResult) ProtoMessage() {}
+
+func (x *PatchResult) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PatchResult.ProtoReflect.Descriptor instead.
+func (*PatchResult) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{125}
+}
+
+func (x *PatchResult) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *PatchResult) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *PatchResult) GetDiff() string {
+	if x != nil {
+		return x.Diff
+	}
+	return ""
+}
+
+func (x *PatchResult) GetFiles() []string {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *PatchResult) GetRisks() []string {
+	if x != nil {
+		return x.Risks
+	}
+	return nil
+}
+
+func (x *PatchResult) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *PatchResult) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // AgentStep is one command on one host.
 type AgentStep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -8834,7 +9029,7 @@ type AgentStep struct {
 
 func (x *AgentStep) Reset() {
 	*x = AgentStep{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8846,7 +9041,7 @@ func (x *AgentStep) String() string {
 func (*AgentStep) ProtoMessage() {}
 
 func (x *AgentStep) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8859,7 +9054,7 @@ func (x *AgentStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentStep.ProtoReflect.Descriptor instead.
 func (*AgentStep) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{124}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *AgentStep) GetNumber() int64 {
@@ -8930,7 +9125,7 @@ type StepResult struct {
 
 func (x *StepResult) Reset() {
 	*x = StepResult{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8942,7 +9137,7 @@ func (x *StepResult) String() string {
 func (*StepResult) ProtoMessage() {}
 
 func (x *StepResult) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8955,7 +9150,7 @@ func (x *StepResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepResult.ProtoReflect.Descriptor instead.
 func (*StepResult) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{125}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *StepResult) GetNumber() int64 {
@@ -9014,6 +9209,7 @@ type ServeResponse struct {
 	//	*ServeResponse_Serving
 	//	*ServeResponse_Step
 	//	*ServeResponse_Cancel
+	//	*ServeResponse_Patch
 	Message       isServeResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -9021,7 +9217,7 @@ type ServeResponse struct {
 
 func (x *ServeResponse) Reset() {
 	*x = ServeResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9033,7 +9229,7 @@ func (x *ServeResponse) String() string {
 func (*ServeResponse) ProtoMessage() {}
 
 func (x *ServeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9046,7 +9242,7 @@ func (x *ServeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServeResponse.ProtoReflect.Descriptor instead.
 func (*ServeResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{126}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *ServeResponse) GetMessage() isServeResponse_Message {
@@ -9083,6 +9279,15 @@ func (x *ServeResponse) GetCancel() int64 {
 	return 0
 }
 
+func (x *ServeResponse) GetPatch() *AgentPatch {
+	if x != nil {
+		if x, ok := x.Message.(*ServeResponse_Patch); ok {
+			return x.Patch
+		}
+	}
+	return nil
+}
+
 type isServeResponse_Message interface {
 	isServeResponse_Message()
 }
@@ -9101,11 +9306,17 @@ type ServeResponse_Cancel struct {
 	Cancel int64 `protobuf:"varint,3,opt,name=cancel,proto3,oneof"`
 }
 
+type ServeResponse_Patch struct {
+	Patch *AgentPatch `protobuf:"bytes,4,opt,name=patch,proto3,oneof"`
+}
+
 func (*ServeResponse_Serving) isServeResponse_Message() {}
 
 func (*ServeResponse_Step) isServeResponse_Message() {}
 
 func (*ServeResponse_Cancel) isServeResponse_Message() {}
+
+func (*ServeResponse_Patch) isServeResponse_Message() {}
 
 type ListTasksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -9116,7 +9327,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9128,7 +9339,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9141,7 +9352,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{127}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *ListTasksRequest) GetWorkspace() string {
@@ -9160,7 +9371,7 @@ type ListTasksResponse struct {
 
 func (x *ListTasksResponse) Reset() {
 	*x = ListTasksResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9172,7 +9383,7 @@ func (x *ListTasksResponse) String() string {
 func (*ListTasksResponse) ProtoMessage() {}
 
 func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9185,7 +9396,7 @@ func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksResponse.ProtoReflect.Descriptor instead.
 func (*ListTasksResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{128}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *ListTasksResponse) GetTasks() []*Task {
@@ -9205,7 +9416,7 @@ type GetTaskRequest struct {
 
 func (x *GetTaskRequest) Reset() {
 	*x = GetTaskRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9217,7 +9428,7 @@ func (x *GetTaskRequest) String() string {
 func (*GetTaskRequest) ProtoMessage() {}
 
 func (x *GetTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9230,7 +9441,7 @@ func (x *GetTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskRequest.ProtoReflect.Descriptor instead.
 func (*GetTaskRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{129}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *GetTaskRequest) GetWorkspace() string {
@@ -9256,7 +9467,7 @@ type GetTaskResponse struct {
 
 func (x *GetTaskResponse) Reset() {
 	*x = GetTaskResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9268,7 +9479,7 @@ func (x *GetTaskResponse) String() string {
 func (*GetTaskResponse) ProtoMessage() {}
 
 func (x *GetTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9281,7 +9492,7 @@ func (x *GetTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskResponse.ProtoReflect.Descriptor instead.
 func (*GetTaskResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{130}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *GetTaskResponse) GetTask() *Task {
@@ -9301,7 +9512,7 @@ type StopTaskRequest struct {
 
 func (x *StopTaskRequest) Reset() {
 	*x = StopTaskRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9313,7 +9524,7 @@ func (x *StopTaskRequest) String() string {
 func (*StopTaskRequest) ProtoMessage() {}
 
 func (x *StopTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9326,7 +9537,7 @@ func (x *StopTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTaskRequest.ProtoReflect.Descriptor instead.
 func (*StopTaskRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{131}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *StopTaskRequest) GetWorkspace() string {
@@ -9352,7 +9563,7 @@ type StopTaskResponse struct {
 
 func (x *StopTaskResponse) Reset() {
 	*x = StopTaskResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9364,7 +9575,7 @@ func (x *StopTaskResponse) String() string {
 func (*StopTaskResponse) ProtoMessage() {}
 
 func (x *StopTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9377,7 +9588,7 @@ func (x *StopTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTaskResponse.ProtoReflect.Descriptor instead.
 func (*StopTaskResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{132}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *StopTaskResponse) GetTask() *Task {
@@ -9401,7 +9612,7 @@ type FollowTaskRequest struct {
 
 func (x *FollowTaskRequest) Reset() {
 	*x = FollowTaskRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9413,7 +9624,7 @@ func (x *FollowTaskRequest) String() string {
 func (*FollowTaskRequest) ProtoMessage() {}
 
 func (x *FollowTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9426,7 +9637,7 @@ func (x *FollowTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowTaskRequest.ProtoReflect.Descriptor instead.
 func (*FollowTaskRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{133}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *FollowTaskRequest) GetWorkspace() string {
@@ -9470,7 +9681,7 @@ type FollowTaskResponse struct {
 
 func (x *FollowTaskResponse) Reset() {
 	*x = FollowTaskResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9482,7 +9693,7 @@ func (x *FollowTaskResponse) String() string {
 func (*FollowTaskResponse) ProtoMessage() {}
 
 func (x *FollowTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9495,7 +9706,7 @@ func (x *FollowTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowTaskResponse.ProtoReflect.Descriptor instead.
 func (*FollowTaskResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{134}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *FollowTaskResponse) GetMessage() *TaskMessage {
@@ -9543,7 +9754,7 @@ type Archive struct {
 
 func (x *Archive) Reset() {
 	*x = Archive{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9555,7 +9766,7 @@ func (x *Archive) String() string {
 func (*Archive) ProtoMessage() {}
 
 func (x *Archive) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9568,7 +9779,7 @@ func (x *Archive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Archive.ProtoReflect.Descriptor instead.
 func (*Archive) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{135}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *Archive) GetId() string {
@@ -9666,7 +9877,7 @@ type ArchiveProgress struct {
 
 func (x *ArchiveProgress) Reset() {
 	*x = ArchiveProgress{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9678,7 +9889,7 @@ func (x *ArchiveProgress) String() string {
 func (*ArchiveProgress) ProtoMessage() {}
 
 func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9691,7 +9902,7 @@ func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
 func (*ArchiveProgress) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{136}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *ArchiveProgress) GetEntries() int64 {
@@ -9724,7 +9935,7 @@ type CreateArchiveRequest struct {
 
 func (x *CreateArchiveRequest) Reset() {
 	*x = CreateArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9736,7 +9947,7 @@ func (x *CreateArchiveRequest) String() string {
 func (*CreateArchiveRequest) ProtoMessage() {}
 
 func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9749,7 +9960,7 @@ func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
 func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{137}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *CreateArchiveRequest) GetWorkspace() string {
@@ -9801,7 +10012,7 @@ type CreateArchiveResponse struct {
 
 func (x *CreateArchiveResponse) Reset() {
 	*x = CreateArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9813,7 +10024,7 @@ func (x *CreateArchiveResponse) String() string {
 func (*CreateArchiveResponse) ProtoMessage() {}
 
 func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9826,7 +10037,7 @@ func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
 func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{138}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
@@ -9903,7 +10114,7 @@ type RestoreStart struct {
 
 func (x *RestoreStart) Reset() {
 	*x = RestoreStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9915,7 +10126,7 @@ func (x *RestoreStart) String() string {
 func (*RestoreStart) ProtoMessage() {}
 
 func (x *RestoreStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9928,7 +10139,7 @@ func (x *RestoreStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
 func (*RestoreStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{139}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *RestoreStart) GetFrom() string {
@@ -9993,7 +10204,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10005,7 +10216,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10018,7 +10229,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{140}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
@@ -10075,7 +10286,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10087,7 +10298,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10100,7 +10311,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{141}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
@@ -10152,7 +10363,7 @@ type ListArchivesRequest struct {
 
 func (x *ListArchivesRequest) Reset() {
 	*x = ListArchivesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10164,7 +10375,7 @@ func (x *ListArchivesRequest) String() string {
 func (*ListArchivesRequest) ProtoMessage() {}
 
 func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10177,7 +10388,7 @@ func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
 func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{142}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{144}
 }
 
 type ListArchivesResponse struct {
@@ -10189,7 +10400,7 @@ type ListArchivesResponse struct {
 
 func (x *ListArchivesResponse) Reset() {
 	*x = ListArchivesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10201,7 +10412,7 @@ func (x *ListArchivesResponse) String() string {
 func (*ListArchivesResponse) ProtoMessage() {}
 
 func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10214,7 +10425,7 @@ func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
 func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{143}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{145}
 }
 
 func (x *ListArchivesResponse) GetArchives() []*Archive {
@@ -10233,7 +10444,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10245,7 +10456,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10258,7 +10469,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{144}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *ReadArchiveRequest) GetArchive() string {
@@ -10281,7 +10492,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10293,7 +10504,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10306,7 +10517,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{145}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{147}
 }
 
 func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
@@ -10359,7 +10570,7 @@ type RemoveArchiveRequest struct {
 
 func (x *RemoveArchiveRequest) Reset() {
 	*x = RemoveArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10371,7 +10582,7 @@ func (x *RemoveArchiveRequest) String() string {
 func (*RemoveArchiveRequest) ProtoMessage() {}
 
 func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10384,7 +10595,7 @@ func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{146}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *RemoveArchiveRequest) GetArchive() string {
@@ -10402,7 +10613,7 @@ type RemoveArchiveResponse struct {
 
 func (x *RemoveArchiveResponse) Reset() {
 	*x = RemoveArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10414,7 +10625,7 @@ func (x *RemoveArchiveResponse) String() string {
 func (*RemoveArchiveResponse) ProtoMessage() {}
 
 func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10427,7 +10638,7 @@ func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{147}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{149}
 }
 
 type ReloadPolicyRequest struct {
@@ -10438,7 +10649,7 @@ type ReloadPolicyRequest struct {
 
 func (x *ReloadPolicyRequest) Reset() {
 	*x = ReloadPolicyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10450,7 +10661,7 @@ func (x *ReloadPolicyRequest) String() string {
 func (*ReloadPolicyRequest) ProtoMessage() {}
 
 func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10463,7 +10674,7 @@ func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyRequest.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{148}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{150}
 }
 
 type ReloadPolicyResponse struct {
@@ -10478,7 +10689,7 @@ type ReloadPolicyResponse struct {
 
 func (x *ReloadPolicyResponse) Reset() {
 	*x = ReloadPolicyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10490,7 +10701,7 @@ func (x *ReloadPolicyResponse) String() string {
 func (*ReloadPolicyResponse) ProtoMessage() {}
 
 func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10503,7 +10714,7 @@ func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyResponse.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{149}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{151}
 }
 
 func (x *ReloadPolicyResponse) GetOld() string {
@@ -10546,7 +10757,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10558,7 +10769,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10571,7 +10782,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{150}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{152}
 }
 
 func (x *Segment) GetText() string {
@@ -10685,7 +10896,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10697,7 +10908,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10710,7 +10921,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{151}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{153}
 }
 
 func (x *Approval) GetId() string {
@@ -10952,7 +11163,7 @@ type ApprovalAnswer struct {
 
 func (x *ApprovalAnswer) Reset() {
 	*x = ApprovalAnswer{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10964,7 +11175,7 @@ func (x *ApprovalAnswer) String() string {
 func (*ApprovalAnswer) ProtoMessage() {}
 
 func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10977,7 +11188,7 @@ func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalAnswer.ProtoReflect.Descriptor instead.
 func (*ApprovalAnswer) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{152}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{154}
 }
 
 func (x *ApprovalAnswer) GetKind() string {
@@ -11033,7 +11244,7 @@ type ListApprovalsRequest struct {
 
 func (x *ListApprovalsRequest) Reset() {
 	*x = ListApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11045,7 +11256,7 @@ func (x *ListApprovalsRequest) String() string {
 func (*ListApprovalsRequest) ProtoMessage() {}
 
 func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11058,7 +11269,7 @@ func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{153}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{155}
 }
 
 func (x *ListApprovalsRequest) GetState() string {
@@ -11108,7 +11319,7 @@ type ListApprovalsResponse struct {
 
 func (x *ListApprovalsResponse) Reset() {
 	*x = ListApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11120,7 +11331,7 @@ func (x *ListApprovalsResponse) String() string {
 func (*ListApprovalsResponse) ProtoMessage() {}
 
 func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11133,7 +11344,7 @@ func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{154}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{156}
 }
 
 func (x *ListApprovalsResponse) GetApprovals() []*Approval {
@@ -11159,7 +11370,7 @@ type GetApprovalRequest struct {
 
 func (x *GetApprovalRequest) Reset() {
 	*x = GetApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11171,7 +11382,7 @@ func (x *GetApprovalRequest) String() string {
 func (*GetApprovalRequest) ProtoMessage() {}
 
 func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11184,7 +11395,7 @@ func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
 func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{155}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{157}
 }
 
 func (x *GetApprovalRequest) GetId() string {
@@ -11203,7 +11414,7 @@ type GetApprovalResponse struct {
 
 func (x *GetApprovalResponse) Reset() {
 	*x = GetApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11215,7 +11426,7 @@ func (x *GetApprovalResponse) String() string {
 func (*GetApprovalResponse) ProtoMessage() {}
 
 func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11228,7 +11439,7 @@ func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
 func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{156}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{158}
 }
 
 func (x *GetApprovalResponse) GetApproval() *Approval {
@@ -11255,7 +11466,7 @@ type AnswerApprovalRequest struct {
 
 func (x *AnswerApprovalRequest) Reset() {
 	*x = AnswerApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11267,7 +11478,7 @@ func (x *AnswerApprovalRequest) String() string {
 func (*AnswerApprovalRequest) ProtoMessage() {}
 
 func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11280,7 +11491,7 @@ func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalRequest.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{157}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{159}
 }
 
 func (x *AnswerApprovalRequest) GetId() string {
@@ -11320,7 +11531,7 @@ type AnswerApprovalResponse struct {
 
 func (x *AnswerApprovalResponse) Reset() {
 	*x = AnswerApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11332,7 +11543,7 @@ func (x *AnswerApprovalResponse) String() string {
 func (*AnswerApprovalResponse) ProtoMessage() {}
 
 func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11345,7 +11556,7 @@ func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalResponse.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{158}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{160}
 }
 
 func (x *AnswerApprovalResponse) GetApproval() *Approval {
@@ -11363,7 +11574,7 @@ type WatchApprovalsRequest struct {
 
 func (x *WatchApprovalsRequest) Reset() {
 	*x = WatchApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11375,7 +11586,7 @@ func (x *WatchApprovalsRequest) String() string {
 func (*WatchApprovalsRequest) ProtoMessage() {}
 
 func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11388,7 +11599,7 @@ func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{159}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{161}
 }
 
 type WatchApprovalsResponse struct {
@@ -11402,7 +11613,7 @@ type WatchApprovalsResponse struct {
 
 func (x *WatchApprovalsResponse) Reset() {
 	*x = WatchApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11414,7 +11625,7 @@ func (x *WatchApprovalsResponse) String() string {
 func (*WatchApprovalsResponse) ProtoMessage() {}
 
 func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11427,7 +11638,7 @@ func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{160}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{162}
 }
 
 func (x *WatchApprovalsResponse) GetApproval() *Approval {
@@ -11469,7 +11680,7 @@ type Permission struct {
 
 func (x *Permission) Reset() {
 	*x = Permission{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11481,7 +11692,7 @@ func (x *Permission) String() string {
 func (*Permission) ProtoMessage() {}
 
 func (x *Permission) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11494,7 +11705,7 @@ func (x *Permission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permission.ProtoReflect.Descriptor instead.
 func (*Permission) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{161}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{163}
 }
 
 func (x *Permission) GetId() string {
@@ -11596,7 +11807,7 @@ type AllowCommandRequest struct {
 
 func (x *AllowCommandRequest) Reset() {
 	*x = AllowCommandRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11608,7 +11819,7 @@ func (x *AllowCommandRequest) String() string {
 func (*AllowCommandRequest) ProtoMessage() {}
 
 func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11621,7 +11832,7 @@ func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandRequest.ProtoReflect.Descriptor instead.
 func (*AllowCommandRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{162}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{164}
 }
 
 func (x *AllowCommandRequest) GetArgv() []string {
@@ -11654,7 +11865,7 @@ type AllowCommandResponse struct {
 
 func (x *AllowCommandResponse) Reset() {
 	*x = AllowCommandResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11666,7 +11877,7 @@ func (x *AllowCommandResponse) String() string {
 func (*AllowCommandResponse) ProtoMessage() {}
 
 func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11679,7 +11890,7 @@ func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandResponse.ProtoReflect.Descriptor instead.
 func (*AllowCommandResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{163}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{165}
 }
 
 func (x *AllowCommandResponse) GetPermission() *Permission {
@@ -11699,7 +11910,7 @@ type ListPermissionsRequest struct {
 
 func (x *ListPermissionsRequest) Reset() {
 	*x = ListPermissionsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11711,7 +11922,7 @@ func (x *ListPermissionsRequest) String() string {
 func (*ListPermissionsRequest) ProtoMessage() {}
 
 func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11724,7 +11935,7 @@ func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPermissionsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{164}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{166}
 }
 
 func (x *ListPermissionsRequest) GetWorkspace() string {
@@ -11750,7 +11961,7 @@ type ListPermissionsResponse struct {
 
 func (x *ListPermissionsResponse) Reset() {
 	*x = ListPermissionsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11762,7 +11973,7 @@ func (x *ListPermissionsResponse) String() string {
 func (*ListPermissionsResponse) ProtoMessage() {}
 
 func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11775,7 +11986,7 @@ func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPermissionsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{165}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{167}
 }
 
 func (x *ListPermissionsResponse) GetPermissions() []*Permission {
@@ -11794,7 +12005,7 @@ type RevokePermissionRequest struct {
 
 func (x *RevokePermissionRequest) Reset() {
 	*x = RevokePermissionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11806,7 +12017,7 @@ func (x *RevokePermissionRequest) String() string {
 func (*RevokePermissionRequest) ProtoMessage() {}
 
 func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11819,7 +12030,7 @@ func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionRequest.ProtoReflect.Descriptor instead.
 func (*RevokePermissionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{166}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{168}
 }
 
 func (x *RevokePermissionRequest) GetId() string {
@@ -11837,7 +12048,7 @@ type RevokePermissionResponse struct {
 
 func (x *RevokePermissionResponse) Reset() {
 	*x = RevokePermissionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11849,7 +12060,7 @@ func (x *RevokePermissionResponse) String() string {
 func (*RevokePermissionResponse) ProtoMessage() {}
 
 func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11862,7 +12073,7 @@ func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionResponse.ProtoReflect.Descriptor instead.
 func (*RevokePermissionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{167}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{169}
 }
 
 type FileEntry struct {
@@ -11889,7 +12100,7 @@ type FileEntry struct {
 
 func (x *FileEntry) Reset() {
 	*x = FileEntry{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11901,7 +12112,7 @@ func (x *FileEntry) String() string {
 func (*FileEntry) ProtoMessage() {}
 
 func (x *FileEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11914,7 +12125,7 @@ func (x *FileEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileEntry.ProtoReflect.Descriptor instead.
 func (*FileEntry) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{168}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{170}
 }
 
 func (x *FileEntry) GetPath() string {
@@ -12004,7 +12215,7 @@ type FilesSummary struct {
 
 func (x *FilesSummary) Reset() {
 	*x = FilesSummary{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12016,7 +12227,7 @@ func (x *FilesSummary) String() string {
 func (*FilesSummary) ProtoMessage() {}
 
 func (x *FilesSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12029,7 +12240,7 @@ func (x *FilesSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesSummary.ProtoReflect.Descriptor instead.
 func (*FilesSummary) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{169}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{171}
 }
 
 func (x *FilesSummary) GetEntries() int64 {
@@ -12088,7 +12299,7 @@ type ReadFileRequest struct {
 
 func (x *ReadFileRequest) Reset() {
 	*x = ReadFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12100,7 +12311,7 @@ func (x *ReadFileRequest) String() string {
 func (*ReadFileRequest) ProtoMessage() {}
 
 func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12113,7 +12324,7 @@ func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
 func (*ReadFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{170}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{172}
 }
 
 func (x *ReadFileRequest) GetWorkspace() string {
@@ -12164,7 +12375,7 @@ type ReadFileResponse struct {
 
 func (x *ReadFileResponse) Reset() {
 	*x = ReadFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12176,7 +12387,7 @@ func (x *ReadFileResponse) String() string {
 func (*ReadFileResponse) ProtoMessage() {}
 
 func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12189,7 +12400,7 @@ func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
 func (*ReadFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{171}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{173}
 }
 
 func (x *ReadFileResponse) GetKind() isReadFileResponse_Kind {
@@ -12250,7 +12461,7 @@ type WriteFileStart struct {
 
 func (x *WriteFileStart) Reset() {
 	*x = WriteFileStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12262,7 +12473,7 @@ func (x *WriteFileStart) String() string {
 func (*WriteFileStart) ProtoMessage() {}
 
 func (x *WriteFileStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12275,7 +12486,7 @@ func (x *WriteFileStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileStart.ProtoReflect.Descriptor instead.
 func (*WriteFileStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{172}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{174}
 }
 
 func (x *WriteFileStart) GetWorkspace() string {
@@ -12334,7 +12545,7 @@ type WriteFileRequest struct {
 
 func (x *WriteFileRequest) Reset() {
 	*x = WriteFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12346,7 +12557,7 @@ func (x *WriteFileRequest) String() string {
 func (*WriteFileRequest) ProtoMessage() {}
 
 func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12359,7 +12570,7 @@ func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileRequest.ProtoReflect.Descriptor instead.
 func (*WriteFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{173}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{175}
 }
 
 func (x *WriteFileRequest) GetKind() isWriteFileRequest_Kind {
@@ -12429,7 +12640,7 @@ type WriteFileResponse struct {
 
 func (x *WriteFileResponse) Reset() {
 	*x = WriteFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12441,7 +12652,7 @@ func (x *WriteFileResponse) String() string {
 func (*WriteFileResponse) ProtoMessage() {}
 
 func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12454,7 +12665,7 @@ func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileResponse.ProtoReflect.Descriptor instead.
 func (*WriteFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{174}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{176}
 }
 
 func (x *WriteFileResponse) GetFile() *FileEntry {
@@ -12483,7 +12694,7 @@ type ListFilesRequest struct {
 
 func (x *ListFilesRequest) Reset() {
 	*x = ListFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12495,7 +12706,7 @@ func (x *ListFilesRequest) String() string {
 func (*ListFilesRequest) ProtoMessage() {}
 
 func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12508,7 +12719,7 @@ func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
 func (*ListFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{175}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{177}
 }
 
 func (x *ListFilesRequest) GetWorkspace() string {
@@ -12575,7 +12786,7 @@ type ListFilesResponse struct {
 
 func (x *ListFilesResponse) Reset() {
 	*x = ListFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[178]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12587,7 +12798,7 @@ func (x *ListFilesResponse) String() string {
 func (*ListFilesResponse) ProtoMessage() {}
 
 func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[178]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12600,7 +12811,7 @@ func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
 func (*ListFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{176}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{178}
 }
 
 func (x *ListFilesResponse) GetFile() *FileEntry {
@@ -12644,7 +12855,7 @@ type StatFileRequest struct {
 
 func (x *StatFileRequest) Reset() {
 	*x = StatFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[179]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12656,7 +12867,7 @@ func (x *StatFileRequest) String() string {
 func (*StatFileRequest) ProtoMessage() {}
 
 func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[179]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12669,7 +12880,7 @@ func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileRequest.ProtoReflect.Descriptor instead.
 func (*StatFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{177}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{179}
 }
 
 func (x *StatFileRequest) GetWorkspace() string {
@@ -12709,7 +12920,7 @@ type StatFileResponse struct {
 
 func (x *StatFileResponse) Reset() {
 	*x = StatFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[178]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[180]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12721,7 +12932,7 @@ func (x *StatFileResponse) String() string {
 func (*StatFileResponse) ProtoMessage() {}
 
 func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[178]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[180]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12734,7 +12945,7 @@ func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileResponse.ProtoReflect.Descriptor instead.
 func (*StatFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{178}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{180}
 }
 
 func (x *StatFileResponse) GetFile() *FileEntry {
@@ -12758,7 +12969,7 @@ type MakeDirectoryRequest struct {
 
 func (x *MakeDirectoryRequest) Reset() {
 	*x = MakeDirectoryRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[179]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[181]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12770,7 +12981,7 @@ func (x *MakeDirectoryRequest) String() string {
 func (*MakeDirectoryRequest) ProtoMessage() {}
 
 func (x *MakeDirectoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[179]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[181]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12783,7 +12994,7 @@ func (x *MakeDirectoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeDirectoryRequest.ProtoReflect.Descriptor instead.
 func (*MakeDirectoryRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{179}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{181}
 }
 
 func (x *MakeDirectoryRequest) GetWorkspace() string {
@@ -12829,7 +13040,7 @@ type MakeDirectoryResponse struct {
 
 func (x *MakeDirectoryResponse) Reset() {
 	*x = MakeDirectoryResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[180]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[182]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12841,7 +13052,7 @@ func (x *MakeDirectoryResponse) String() string {
 func (*MakeDirectoryResponse) ProtoMessage() {}
 
 func (x *MakeDirectoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[180]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[182]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12854,7 +13065,7 @@ func (x *MakeDirectoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeDirectoryResponse.ProtoReflect.Descriptor instead.
 func (*MakeDirectoryResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{180}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{182}
 }
 
 type MoveFileRequest struct {
@@ -12874,7 +13085,7 @@ type MoveFileRequest struct {
 
 func (x *MoveFileRequest) Reset() {
 	*x = MoveFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[181]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[183]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12886,7 +13097,7 @@ func (x *MoveFileRequest) String() string {
 func (*MoveFileRequest) ProtoMessage() {}
 
 func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[181]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[183]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12899,7 +13110,7 @@ func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileRequest.ProtoReflect.Descriptor instead.
 func (*MoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{181}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{183}
 }
 
 func (x *MoveFileRequest) GetWorkspace() string {
@@ -12959,7 +13170,7 @@ type MoveFileResponse struct {
 
 func (x *MoveFileResponse) Reset() {
 	*x = MoveFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[182]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[184]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12971,7 +13182,7 @@ func (x *MoveFileResponse) String() string {
 func (*MoveFileResponse) ProtoMessage() {}
 
 func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[182]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[184]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12984,7 +13195,7 @@ func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileResponse.ProtoReflect.Descriptor instead.
 func (*MoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{182}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{184}
 }
 
 type RemoveFileRequest struct {
@@ -13000,7 +13211,7 @@ type RemoveFileRequest struct {
 
 func (x *RemoveFileRequest) Reset() {
 	*x = RemoveFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[183]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[185]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13012,7 +13223,7 @@ func (x *RemoveFileRequest) String() string {
 func (*RemoveFileRequest) ProtoMessage() {}
 
 func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[183]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[185]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13025,7 +13236,7 @@ func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileRequest.ProtoReflect.Descriptor instead.
 func (*RemoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{183}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{185}
 }
 
 func (x *RemoveFileRequest) GetWorkspace() string {
@@ -13064,7 +13275,7 @@ type RemoveFileResponse struct {
 
 func (x *RemoveFileResponse) Reset() {
 	*x = RemoveFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[184]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[186]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13076,7 +13287,7 @@ func (x *RemoveFileResponse) String() string {
 func (*RemoveFileResponse) ProtoMessage() {}
 
 func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[184]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[186]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13089,7 +13300,7 @@ func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileResponse.ProtoReflect.Descriptor instead.
 func (*RemoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{184}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{186}
 }
 
 type PackFilesRequest struct {
@@ -13105,7 +13316,7 @@ type PackFilesRequest struct {
 
 func (x *PackFilesRequest) Reset() {
 	*x = PackFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[185]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[187]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13117,7 +13328,7 @@ func (x *PackFilesRequest) String() string {
 func (*PackFilesRequest) ProtoMessage() {}
 
 func (x *PackFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[185]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[187]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13130,7 +13341,7 @@ func (x *PackFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackFilesRequest.ProtoReflect.Descriptor instead.
 func (*PackFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{185}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{187}
 }
 
 func (x *PackFilesRequest) GetWorkspace() string {
@@ -13174,7 +13385,7 @@ type PackFilesResponse struct {
 
 func (x *PackFilesResponse) Reset() {
 	*x = PackFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[186]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[188]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13186,7 +13397,7 @@ func (x *PackFilesResponse) String() string {
 func (*PackFilesResponse) ProtoMessage() {}
 
 func (x *PackFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[186]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[188]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13199,7 +13410,7 @@ func (x *PackFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackFilesResponse.ProtoReflect.Descriptor instead.
 func (*PackFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{186}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{188}
 }
 
 func (x *PackFilesResponse) GetKind() isPackFilesResponse_Kind {
@@ -13257,7 +13468,7 @@ type UnpackFilesStart struct {
 
 func (x *UnpackFilesStart) Reset() {
 	*x = UnpackFilesStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[187]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[189]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13269,7 +13480,7 @@ func (x *UnpackFilesStart) String() string {
 func (*UnpackFilesStart) ProtoMessage() {}
 
 func (x *UnpackFilesStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[187]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[189]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13282,7 +13493,7 @@ func (x *UnpackFilesStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesStart.ProtoReflect.Descriptor instead.
 func (*UnpackFilesStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{187}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{189}
 }
 
 func (x *UnpackFilesStart) GetWorkspace() string {
@@ -13327,7 +13538,7 @@ type UnpackFilesRequest struct {
 
 func (x *UnpackFilesRequest) Reset() {
 	*x = UnpackFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[188]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[190]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13339,7 +13550,7 @@ func (x *UnpackFilesRequest) String() string {
 func (*UnpackFilesRequest) ProtoMessage() {}
 
 func (x *UnpackFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[188]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[190]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13352,7 +13563,7 @@ func (x *UnpackFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesRequest.ProtoReflect.Descriptor instead.
 func (*UnpackFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{188}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{190}
 }
 
 func (x *UnpackFilesRequest) GetKind() isUnpackFilesRequest_Kind {
@@ -13422,7 +13633,7 @@ type UnpackFilesResponse struct {
 
 func (x *UnpackFilesResponse) Reset() {
 	*x = UnpackFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[189]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[191]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13434,7 +13645,7 @@ func (x *UnpackFilesResponse) String() string {
 func (*UnpackFilesResponse) ProtoMessage() {}
 
 func (x *UnpackFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[189]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[191]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13447,7 +13658,7 @@ func (x *UnpackFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesResponse.ProtoReflect.Descriptor instead.
 func (*UnpackFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{189}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{191}
 }
 
 func (x *UnpackFilesResponse) GetSummary() *FilesSummary {
@@ -13477,7 +13688,7 @@ type SearchFilesRequest struct {
 
 func (x *SearchFilesRequest) Reset() {
 	*x = SearchFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[190]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[192]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13489,7 +13700,7 @@ func (x *SearchFilesRequest) String() string {
 func (*SearchFilesRequest) ProtoMessage() {}
 
 func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[190]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[192]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13502,7 +13713,7 @@ func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesRequest.ProtoReflect.Descriptor instead.
 func (*SearchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{190}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{192}
 }
 
 func (x *SearchFilesRequest) GetWorkspace() string {
@@ -13566,7 +13777,7 @@ type SearchFilesResponse struct {
 
 func (x *SearchFilesResponse) Reset() {
 	*x = SearchFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[191]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[193]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13578,7 +13789,7 @@ func (x *SearchFilesResponse) String() string {
 func (*SearchFilesResponse) ProtoMessage() {}
 
 func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[191]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[193]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13591,7 +13802,7 @@ func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesResponse.ProtoReflect.Descriptor instead.
 func (*SearchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{191}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{193}
 }
 
 func (x *SearchFilesResponse) GetMatches() []*FileEntry {
@@ -13629,7 +13840,7 @@ type WatchFilesRequest struct {
 
 func (x *WatchFilesRequest) Reset() {
 	*x = WatchFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[192]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[194]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13641,7 +13852,7 @@ func (x *WatchFilesRequest) String() string {
 func (*WatchFilesRequest) ProtoMessage() {}
 
 func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[192]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[194]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13654,7 +13865,7 @@ func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesRequest.ProtoReflect.Descriptor instead.
 func (*WatchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{192}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{194}
 }
 
 func (x *WatchFilesRequest) GetWorkspace() string {
@@ -13694,7 +13905,7 @@ type WatchFilesResponse struct {
 
 func (x *WatchFilesResponse) Reset() {
 	*x = WatchFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[193]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[195]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13706,7 +13917,7 @@ func (x *WatchFilesResponse) String() string {
 func (*WatchFilesResponse) ProtoMessage() {}
 
 func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[193]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[195]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13719,7 +13930,7 @@ func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesResponse.ProtoReflect.Descriptor instead.
 func (*WatchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{193}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{195}
 }
 
 func (x *WatchFilesResponse) GetEvents() []*FileEvent {
@@ -13743,7 +13954,7 @@ type FileEvent struct {
 
 func (x *FileEvent) Reset() {
 	*x = FileEvent{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[194]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[196]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13755,7 +13966,7 @@ func (x *FileEvent) String() string {
 func (*FileEvent) ProtoMessage() {}
 
 func (x *FileEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[194]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[196]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13768,7 +13979,7 @@ func (x *FileEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileEvent.ProtoReflect.Descriptor instead.
 func (*FileEvent) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{194}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{196}
 }
 
 func (x *FileEvent) GetPath() string {
@@ -14466,17 +14677,37 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05serve\x18\x05 \x01(\bR\x05serve\x12\x14\n" +
 	"\x05after\x18\x06 \x01(\tR\x05after\"6\n" +
 	"\x0fRunTaskResponse\x12#\n" +
-	"\x04task\x18\x01 \x01(\v2\x0f.carrel.v1.TaskR\x04task\"y\n" +
+	"\x04task\x18\x01 \x01(\v2\x0f.carrel.v1.TaskR\x04task\"\xad\x01\n" +
 	"\fServeRequest\x12-\n" +
 	"\x05start\x18\x01 \x01(\v2\x15.carrel.v1.ServeStartH\x00R\x05start\x12/\n" +
-	"\x06result\x18\x02 \x01(\v2\x15.carrel.v1.StepResultH\x00R\x06resultB\t\n" +
-	"\amessage\"s\n" +
+	"\x06result\x18\x02 \x01(\v2\x15.carrel.v1.StepResultH\x00R\x06result\x122\n" +
+	"\apatched\x18\x03 \x01(\v2\x16.carrel.v1.PatchResultH\x00R\apatchedB\t\n" +
+	"\amessage\"\x8d\x01\n" +
 	"\n" +
 	"ServeStart\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x17\n" +
 	"\atask_id\x18\x02 \x01(\tR\x06taskId\x12\x14\n" +
 	"\x05local\x18\x03 \x01(\bR\x05local\x12\x18\n" +
-	"\aremotes\x18\x04 \x03(\tR\aremotes\"\xbe\x01\n" +
+	"\aremotes\x18\x04 \x03(\tR\aremotes\x12\x18\n" +
+	"\apatches\x18\x05 \x01(\bR\apatches\"\xc2\x01\n" +
+	"\n" +
+	"AgentPatch\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\fR\x04text\x126\n" +
+	"\x05modes\x18\x03 \x03(\v2 .carrel.v1.AgentPatch.ModesEntryR\x05modes\x12\x16\n" +
+	"\x06digest\x18\x04 \x01(\tR\x06digest\x1a8\n" +
+	"\n" +
+	"ModesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\xa3\x01\n" +
+	"\vPatchResult\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +
+	"\x04diff\x18\x03 \x01(\tR\x04diff\x12\x14\n" +
+	"\x05files\x18\x04 \x03(\tR\x05files\x12\x14\n" +
+	"\x05risks\x18\x05 \x03(\tR\x05risks\x12\x0e\n" +
+	"\x02id\x18\x06 \x01(\tR\x02id\x12\x14\n" +
+	"\x05error\x18\a \x01(\tR\x05error\"\xbe\x01\n" +
 	"\tAgentStep\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x16\n" +
 	"\x06target\x18\x02 \x01(\tR\x06target\x12\x12\n" +
@@ -14495,11 +14726,12 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06stderr\x18\x04 \x01(\fR\x06stderr\x12\x12\n" +
 	"\x04lost\x18\x05 \x01(\x03R\x04lost\x12\x12\n" +
 	"\x04held\x18\x06 \x01(\tR\x04held\x12\x14\n" +
-	"\x05error\x18\a \x01(\tR\x05error\"|\n" +
+	"\x05error\x18\a \x01(\tR\x05error\"\xab\x01\n" +
 	"\rServeResponse\x12\x1a\n" +
 	"\aserving\x18\x01 \x01(\bH\x00R\aserving\x12*\n" +
 	"\x04step\x18\x02 \x01(\v2\x14.carrel.v1.AgentStepH\x00R\x04step\x12\x18\n" +
-	"\x06cancel\x18\x03 \x01(\x03H\x00R\x06cancelB\t\n" +
+	"\x06cancel\x18\x03 \x01(\x03H\x00R\x06cancel\x12-\n" +
+	"\x05patch\x18\x04 \x01(\v2\x15.carrel.v1.AgentPatchH\x00R\x05patchB\t\n" +
 	"\amessage\"0\n" +
 	"\x10ListTasksRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\":\n" +
@@ -14935,7 +15167,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 196)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 199)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -15061,78 +15293,81 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*RunTaskResponse)(nil),          // 121: carrel.v1.RunTaskResponse
 	(*ServeRequest)(nil),             // 122: carrel.v1.ServeRequest
 	(*ServeStart)(nil),               // 123: carrel.v1.ServeStart
-	(*AgentStep)(nil),                // 124: carrel.v1.AgentStep
-	(*StepResult)(nil),               // 125: carrel.v1.StepResult
-	(*ServeResponse)(nil),            // 126: carrel.v1.ServeResponse
-	(*ListTasksRequest)(nil),         // 127: carrel.v1.ListTasksRequest
-	(*ListTasksResponse)(nil),        // 128: carrel.v1.ListTasksResponse
-	(*GetTaskRequest)(nil),           // 129: carrel.v1.GetTaskRequest
-	(*GetTaskResponse)(nil),          // 130: carrel.v1.GetTaskResponse
-	(*StopTaskRequest)(nil),          // 131: carrel.v1.StopTaskRequest
-	(*StopTaskResponse)(nil),         // 132: carrel.v1.StopTaskResponse
-	(*FollowTaskRequest)(nil),        // 133: carrel.v1.FollowTaskRequest
-	(*FollowTaskResponse)(nil),       // 134: carrel.v1.FollowTaskResponse
-	(*Archive)(nil),                  // 135: carrel.v1.Archive
-	(*ArchiveProgress)(nil),          // 136: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),     // 137: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil),    // 138: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),             // 139: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),           // 140: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),          // 141: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),      // 142: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),     // 143: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),       // 144: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),      // 145: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),     // 146: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil),    // 147: carrel.v1.RemoveArchiveResponse
-	(*ReloadPolicyRequest)(nil),      // 148: carrel.v1.ReloadPolicyRequest
-	(*ReloadPolicyResponse)(nil),     // 149: carrel.v1.ReloadPolicyResponse
-	(*Segment)(nil),                  // 150: carrel.v1.Segment
-	(*Approval)(nil),                 // 151: carrel.v1.Approval
-	(*ApprovalAnswer)(nil),           // 152: carrel.v1.ApprovalAnswer
-	(*ListApprovalsRequest)(nil),     // 153: carrel.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),    // 154: carrel.v1.ListApprovalsResponse
-	(*GetApprovalRequest)(nil),       // 155: carrel.v1.GetApprovalRequest
-	(*GetApprovalResponse)(nil),      // 156: carrel.v1.GetApprovalResponse
-	(*AnswerApprovalRequest)(nil),    // 157: carrel.v1.AnswerApprovalRequest
-	(*AnswerApprovalResponse)(nil),   // 158: carrel.v1.AnswerApprovalResponse
-	(*WatchApprovalsRequest)(nil),    // 159: carrel.v1.WatchApprovalsRequest
-	(*WatchApprovalsResponse)(nil),   // 160: carrel.v1.WatchApprovalsResponse
-	(*Permission)(nil),               // 161: carrel.v1.Permission
-	(*AllowCommandRequest)(nil),      // 162: carrel.v1.AllowCommandRequest
-	(*AllowCommandResponse)(nil),     // 163: carrel.v1.AllowCommandResponse
-	(*ListPermissionsRequest)(nil),   // 164: carrel.v1.ListPermissionsRequest
-	(*ListPermissionsResponse)(nil),  // 165: carrel.v1.ListPermissionsResponse
-	(*RevokePermissionRequest)(nil),  // 166: carrel.v1.RevokePermissionRequest
-	(*RevokePermissionResponse)(nil), // 167: carrel.v1.RevokePermissionResponse
-	(*FileEntry)(nil),                // 168: carrel.v1.FileEntry
-	(*FilesSummary)(nil),             // 169: carrel.v1.FilesSummary
-	(*ReadFileRequest)(nil),          // 170: carrel.v1.ReadFileRequest
-	(*ReadFileResponse)(nil),         // 171: carrel.v1.ReadFileResponse
-	(*WriteFileStart)(nil),           // 172: carrel.v1.WriteFileStart
-	(*WriteFileRequest)(nil),         // 173: carrel.v1.WriteFileRequest
-	(*WriteFileResponse)(nil),        // 174: carrel.v1.WriteFileResponse
-	(*ListFilesRequest)(nil),         // 175: carrel.v1.ListFilesRequest
-	(*ListFilesResponse)(nil),        // 176: carrel.v1.ListFilesResponse
-	(*StatFileRequest)(nil),          // 177: carrel.v1.StatFileRequest
-	(*StatFileResponse)(nil),         // 178: carrel.v1.StatFileResponse
-	(*MakeDirectoryRequest)(nil),     // 179: carrel.v1.MakeDirectoryRequest
-	(*MakeDirectoryResponse)(nil),    // 180: carrel.v1.MakeDirectoryResponse
-	(*MoveFileRequest)(nil),          // 181: carrel.v1.MoveFileRequest
-	(*MoveFileResponse)(nil),         // 182: carrel.v1.MoveFileResponse
-	(*RemoveFileRequest)(nil),        // 183: carrel.v1.RemoveFileRequest
-	(*RemoveFileResponse)(nil),       // 184: carrel.v1.RemoveFileResponse
-	(*PackFilesRequest)(nil),         // 185: carrel.v1.PackFilesRequest
-	(*PackFilesResponse)(nil),        // 186: carrel.v1.PackFilesResponse
-	(*UnpackFilesStart)(nil),         // 187: carrel.v1.UnpackFilesStart
-	(*UnpackFilesRequest)(nil),       // 188: carrel.v1.UnpackFilesRequest
-	(*UnpackFilesResponse)(nil),      // 189: carrel.v1.UnpackFilesResponse
-	(*SearchFilesRequest)(nil),       // 190: carrel.v1.SearchFilesRequest
-	(*SearchFilesResponse)(nil),      // 191: carrel.v1.SearchFilesResponse
-	(*WatchFilesRequest)(nil),        // 192: carrel.v1.WatchFilesRequest
-	(*WatchFilesResponse)(nil),       // 193: carrel.v1.WatchFilesResponse
-	(*FileEvent)(nil),                // 194: carrel.v1.FileEvent
-	nil,                              // 195: carrel.v1.Command.EnvEntry
+	(*AgentPatch)(nil),               // 124: carrel.v1.AgentPatch
+	(*PatchResult)(nil),              // 125: carrel.v1.PatchResult
+	(*AgentStep)(nil),                // 126: carrel.v1.AgentStep
+	(*StepResult)(nil),               // 127: carrel.v1.StepResult
+	(*ServeResponse)(nil),            // 128: carrel.v1.ServeResponse
+	(*ListTasksRequest)(nil),         // 129: carrel.v1.ListTasksRequest
+	(*ListTasksResponse)(nil),        // 130: carrel.v1.ListTasksResponse
+	(*GetTaskRequest)(nil),           // 131: carrel.v1.GetTaskRequest
+	(*GetTaskResponse)(nil),          // 132: carrel.v1.GetTaskResponse
+	(*StopTaskRequest)(nil),          // 133: carrel.v1.StopTaskRequest
+	(*StopTaskResponse)(nil),         // 134: carrel.v1.StopTaskResponse
+	(*FollowTaskRequest)(nil),        // 135: carrel.v1.FollowTaskRequest
+	(*FollowTaskResponse)(nil),       // 136: carrel.v1.FollowTaskResponse
+	(*Archive)(nil),                  // 137: carrel.v1.Archive
+	(*ArchiveProgress)(nil),          // 138: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),     // 139: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil),    // 140: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),             // 141: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),           // 142: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),          // 143: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),      // 144: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),     // 145: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),       // 146: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),      // 147: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),     // 148: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil),    // 149: carrel.v1.RemoveArchiveResponse
+	(*ReloadPolicyRequest)(nil),      // 150: carrel.v1.ReloadPolicyRequest
+	(*ReloadPolicyResponse)(nil),     // 151: carrel.v1.ReloadPolicyResponse
+	(*Segment)(nil),                  // 152: carrel.v1.Segment
+	(*Approval)(nil),                 // 153: carrel.v1.Approval
+	(*ApprovalAnswer)(nil),           // 154: carrel.v1.ApprovalAnswer
+	(*ListApprovalsRequest)(nil),     // 155: carrel.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),    // 156: carrel.v1.ListApprovalsResponse
+	(*GetApprovalRequest)(nil),       // 157: carrel.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 158: carrel.v1.GetApprovalResponse
+	(*AnswerApprovalRequest)(nil),    // 159: carrel.v1.AnswerApprovalRequest
+	(*AnswerApprovalResponse)(nil),   // 160: carrel.v1.AnswerApprovalResponse
+	(*WatchApprovalsRequest)(nil),    // 161: carrel.v1.WatchApprovalsRequest
+	(*WatchApprovalsResponse)(nil),   // 162: carrel.v1.WatchApprovalsResponse
+	(*Permission)(nil),               // 163: carrel.v1.Permission
+	(*AllowCommandRequest)(nil),      // 164: carrel.v1.AllowCommandRequest
+	(*AllowCommandResponse)(nil),     // 165: carrel.v1.AllowCommandResponse
+	(*ListPermissionsRequest)(nil),   // 166: carrel.v1.ListPermissionsRequest
+	(*ListPermissionsResponse)(nil),  // 167: carrel.v1.ListPermissionsResponse
+	(*RevokePermissionRequest)(nil),  // 168: carrel.v1.RevokePermissionRequest
+	(*RevokePermissionResponse)(nil), // 169: carrel.v1.RevokePermissionResponse
+	(*FileEntry)(nil),                // 170: carrel.v1.FileEntry
+	(*FilesSummary)(nil),             // 171: carrel.v1.FilesSummary
+	(*ReadFileRequest)(nil),          // 172: carrel.v1.ReadFileRequest
+	(*ReadFileResponse)(nil),         // 173: carrel.v1.ReadFileResponse
+	(*WriteFileStart)(nil),           // 174: carrel.v1.WriteFileStart
+	(*WriteFileRequest)(nil),         // 175: carrel.v1.WriteFileRequest
+	(*WriteFileResponse)(nil),        // 176: carrel.v1.WriteFileResponse
+	(*ListFilesRequest)(nil),         // 177: carrel.v1.ListFilesRequest
+	(*ListFilesResponse)(nil),        // 178: carrel.v1.ListFilesResponse
+	(*StatFileRequest)(nil),          // 179: carrel.v1.StatFileRequest
+	(*StatFileResponse)(nil),         // 180: carrel.v1.StatFileResponse
+	(*MakeDirectoryRequest)(nil),     // 181: carrel.v1.MakeDirectoryRequest
+	(*MakeDirectoryResponse)(nil),    // 182: carrel.v1.MakeDirectoryResponse
+	(*MoveFileRequest)(nil),          // 183: carrel.v1.MoveFileRequest
+	(*MoveFileResponse)(nil),         // 184: carrel.v1.MoveFileResponse
+	(*RemoveFileRequest)(nil),        // 185: carrel.v1.RemoveFileRequest
+	(*RemoveFileResponse)(nil),       // 186: carrel.v1.RemoveFileResponse
+	(*PackFilesRequest)(nil),         // 187: carrel.v1.PackFilesRequest
+	(*PackFilesResponse)(nil),        // 188: carrel.v1.PackFilesResponse
+	(*UnpackFilesStart)(nil),         // 189: carrel.v1.UnpackFilesStart
+	(*UnpackFilesRequest)(nil),       // 190: carrel.v1.UnpackFilesRequest
+	(*UnpackFilesResponse)(nil),      // 191: carrel.v1.UnpackFilesResponse
+	(*SearchFilesRequest)(nil),       // 192: carrel.v1.SearchFilesRequest
+	(*SearchFilesResponse)(nil),      // 193: carrel.v1.SearchFilesResponse
+	(*WatchFilesRequest)(nil),        // 194: carrel.v1.WatchFilesRequest
+	(*WatchFilesResponse)(nil),       // 195: carrel.v1.WatchFilesResponse
+	(*FileEvent)(nil),                // 196: carrel.v1.FileEvent
+	nil,                              // 197: carrel.v1.Command.EnvEntry
+	nil,                              // 198: carrel.v1.AgentPatch.ModesEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -15164,7 +15399,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	34,  // 26: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
 	37,  // 27: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
 	3,   // 28: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	195, // 29: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	197, // 29: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
 	42,  // 30: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
 	43,  // 31: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
 	42,  // 32: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
@@ -15213,197 +15448,200 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	42,  // 75: carrel.v1.RunTaskRequest.command:type_name -> carrel.v1.Command
 	118, // 76: carrel.v1.RunTaskResponse.task:type_name -> carrel.v1.Task
 	123, // 77: carrel.v1.ServeRequest.start:type_name -> carrel.v1.ServeStart
-	125, // 78: carrel.v1.ServeRequest.result:type_name -> carrel.v1.StepResult
-	43,  // 79: carrel.v1.StepResult.status:type_name -> carrel.v1.Status
-	124, // 80: carrel.v1.ServeResponse.step:type_name -> carrel.v1.AgentStep
-	118, // 81: carrel.v1.ListTasksResponse.tasks:type_name -> carrel.v1.Task
-	118, // 82: carrel.v1.GetTaskResponse.task:type_name -> carrel.v1.Task
-	118, // 83: carrel.v1.StopTaskResponse.task:type_name -> carrel.v1.Task
-	119, // 84: carrel.v1.FollowTaskResponse.message:type_name -> carrel.v1.TaskMessage
-	118, // 85: carrel.v1.FollowTaskResponse.task:type_name -> carrel.v1.Task
-	0,   // 86: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	136, // 87: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	135, // 88: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,   // 89: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	139, // 90: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	136, // 91: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,   // 92: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	135, // 93: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	135, // 94: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	150, // 95: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
-	152, // 96: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
-	151, // 97: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
-	151, // 98: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
-	151, // 99: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
-	151, // 100: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
-	161, // 101: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
-	161, // 102: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	168, // 103: carrel.v1.ReadFileResponse.file:type_name -> carrel.v1.FileEntry
-	172, // 104: carrel.v1.WriteFileRequest.start:type_name -> carrel.v1.WriteFileStart
-	168, // 105: carrel.v1.WriteFileResponse.file:type_name -> carrel.v1.FileEntry
-	168, // 106: carrel.v1.ListFilesResponse.file:type_name -> carrel.v1.FileEntry
-	168, // 107: carrel.v1.ListFilesResponse.entries:type_name -> carrel.v1.FileEntry
-	168, // 108: carrel.v1.StatFileResponse.file:type_name -> carrel.v1.FileEntry
-	169, // 109: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
-	187, // 110: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
-	169, // 111: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
-	168, // 112: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
-	194, // 113: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
-	6,   // 114: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	8,   // 115: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	10,  // 116: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	16,  // 117: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	18,  // 118: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	40,  // 119: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	19,  // 120: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
-	21,  // 121: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	23,  // 122: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	25,  // 123: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	27,  // 124: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
-	30,  // 125: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
-	33,  // 126: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	36,  // 127: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	44,  // 128: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	48,  // 129: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	50,  // 130: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	55,  // 131: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	53,  // 132: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
-	57,  // 133: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	59,  // 134: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	61,  // 135: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	63,  // 136: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	65,  // 137: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	71,  // 138: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	69,  // 139: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
-	137, // 140: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	140, // 141: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	142, // 142: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	144, // 143: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	146, // 144: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	170, // 145: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
-	173, // 146: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
-	175, // 147: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
-	177, // 148: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
-	179, // 149: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
-	181, // 150: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
-	183, // 151: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
-	185, // 152: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
-	188, // 153: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
-	190, // 154: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
-	192, // 155: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
-	73,  // 156: carrel.v1.PortService.Publish:input_type -> carrel.v1.PublishRequest
-	76,  // 157: carrel.v1.PortService.Connect:input_type -> carrel.v1.ConnectRequest
-	78,  // 158: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	86,  // 159: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	80,  // 160: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	83,  // 161: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	91,  // 162: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	93,  // 163: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	95,  // 164: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	97,  // 165: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	99,  // 166: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	102, // 167: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
-	104, // 168: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
-	106, // 169: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
-	108, // 170: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
-	110, // 171: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
-	115, // 172: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
-	120, // 173: carrel.v1.TaskService.RunTask:input_type -> carrel.v1.RunTaskRequest
-	127, // 174: carrel.v1.TaskService.ListTasks:input_type -> carrel.v1.ListTasksRequest
-	129, // 175: carrel.v1.TaskService.GetTask:input_type -> carrel.v1.GetTaskRequest
-	131, // 176: carrel.v1.TaskService.StopTask:input_type -> carrel.v1.StopTaskRequest
-	133, // 177: carrel.v1.TaskService.FollowTask:input_type -> carrel.v1.FollowTaskRequest
-	122, // 178: carrel.v1.AgentService.Serve:input_type -> carrel.v1.ServeRequest
-	153, // 179: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	155, // 180: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	157, // 181: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	159, // 182: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	162, // 183: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
-	164, // 184: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	166, // 185: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	88,  // 186: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	148, // 187: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	13,  // 188: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	7,   // 189: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	9,   // 190: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	11,  // 191: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	17,  // 192: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	39,  // 193: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	41,  // 194: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	20,  // 195: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
-	22,  // 196: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	24,  // 197: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	26,  // 198: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	28,  // 199: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
-	31,  // 200: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
-	35,  // 201: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	38,  // 202: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	45,  // 203: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	49,  // 204: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	51,  // 205: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	56,  // 206: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	54,  // 207: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
-	58,  // 208: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	60,  // 209: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	62,  // 210: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	64,  // 211: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	66,  // 212: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	72,  // 213: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	70,  // 214: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
-	138, // 215: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	141, // 216: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	143, // 217: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	145, // 218: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	147, // 219: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	171, // 220: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
-	174, // 221: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
-	176, // 222: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
-	178, // 223: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
-	180, // 224: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
-	182, // 225: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
-	184, // 226: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
-	186, // 227: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
-	189, // 228: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
-	191, // 229: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
-	193, // 230: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
-	74,  // 231: carrel.v1.PortService.Publish:output_type -> carrel.v1.PublishResponse
-	77,  // 232: carrel.v1.PortService.Connect:output_type -> carrel.v1.ConnectResponse
-	79,  // 233: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	87,  // 234: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	81,  // 235: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	84,  // 236: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	92,  // 237: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	94,  // 238: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	96,  // 239: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	98,  // 240: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	100, // 241: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	103, // 242: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
-	105, // 243: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
-	107, // 244: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
-	109, // 245: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
-	111, // 246: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
-	116, // 247: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
-	121, // 248: carrel.v1.TaskService.RunTask:output_type -> carrel.v1.RunTaskResponse
-	128, // 249: carrel.v1.TaskService.ListTasks:output_type -> carrel.v1.ListTasksResponse
-	130, // 250: carrel.v1.TaskService.GetTask:output_type -> carrel.v1.GetTaskResponse
-	132, // 251: carrel.v1.TaskService.StopTask:output_type -> carrel.v1.StopTaskResponse
-	134, // 252: carrel.v1.TaskService.FollowTask:output_type -> carrel.v1.FollowTaskResponse
-	126, // 253: carrel.v1.AgentService.Serve:output_type -> carrel.v1.ServeResponse
-	154, // 254: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	156, // 255: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	158, // 256: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	160, // 257: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	163, // 258: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
-	165, // 259: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	167, // 260: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	89,  // 261: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	149, // 262: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	14,  // 263: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	189, // [189:264] is the sub-list for method output_type
-	114, // [114:189] is the sub-list for method input_type
-	114, // [114:114] is the sub-list for extension type_name
-	114, // [114:114] is the sub-list for extension extendee
-	0,   // [0:114] is the sub-list for field type_name
+	127, // 78: carrel.v1.ServeRequest.result:type_name -> carrel.v1.StepResult
+	125, // 79: carrel.v1.ServeRequest.patched:type_name -> carrel.v1.PatchResult
+	198, // 80: carrel.v1.AgentPatch.modes:type_name -> carrel.v1.AgentPatch.ModesEntry
+	43,  // 81: carrel.v1.StepResult.status:type_name -> carrel.v1.Status
+	126, // 82: carrel.v1.ServeResponse.step:type_name -> carrel.v1.AgentStep
+	124, // 83: carrel.v1.ServeResponse.patch:type_name -> carrel.v1.AgentPatch
+	118, // 84: carrel.v1.ListTasksResponse.tasks:type_name -> carrel.v1.Task
+	118, // 85: carrel.v1.GetTaskResponse.task:type_name -> carrel.v1.Task
+	118, // 86: carrel.v1.StopTaskResponse.task:type_name -> carrel.v1.Task
+	119, // 87: carrel.v1.FollowTaskResponse.message:type_name -> carrel.v1.TaskMessage
+	118, // 88: carrel.v1.FollowTaskResponse.task:type_name -> carrel.v1.Task
+	0,   // 89: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	138, // 90: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	137, // 91: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,   // 92: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	141, // 93: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	138, // 94: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,   // 95: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	137, // 96: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	137, // 97: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	152, // 98: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
+	154, // 99: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
+	153, // 100: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
+	153, // 101: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
+	153, // 102: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
+	153, // 103: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
+	163, // 104: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
+	163, // 105: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
+	170, // 106: carrel.v1.ReadFileResponse.file:type_name -> carrel.v1.FileEntry
+	174, // 107: carrel.v1.WriteFileRequest.start:type_name -> carrel.v1.WriteFileStart
+	170, // 108: carrel.v1.WriteFileResponse.file:type_name -> carrel.v1.FileEntry
+	170, // 109: carrel.v1.ListFilesResponse.file:type_name -> carrel.v1.FileEntry
+	170, // 110: carrel.v1.ListFilesResponse.entries:type_name -> carrel.v1.FileEntry
+	170, // 111: carrel.v1.StatFileResponse.file:type_name -> carrel.v1.FileEntry
+	171, // 112: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	189, // 113: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
+	171, // 114: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	170, // 115: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
+	196, // 116: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
+	6,   // 117: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	8,   // 118: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	10,  // 119: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	16,  // 120: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	18,  // 121: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	40,  // 122: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	19,  // 123: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
+	21,  // 124: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	23,  // 125: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	25,  // 126: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	27,  // 127: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
+	30,  // 128: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
+	33,  // 129: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	36,  // 130: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	44,  // 131: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	48,  // 132: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	50,  // 133: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	55,  // 134: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	53,  // 135: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	57,  // 136: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	59,  // 137: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	61,  // 138: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	63,  // 139: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	65,  // 140: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	71,  // 141: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	69,  // 142: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
+	139, // 143: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	142, // 144: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	144, // 145: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	146, // 146: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	148, // 147: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	172, // 148: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
+	175, // 149: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
+	177, // 150: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
+	179, // 151: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
+	181, // 152: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
+	183, // 153: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
+	185, // 154: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
+	187, // 155: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
+	190, // 156: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
+	192, // 157: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
+	194, // 158: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
+	73,  // 159: carrel.v1.PortService.Publish:input_type -> carrel.v1.PublishRequest
+	76,  // 160: carrel.v1.PortService.Connect:input_type -> carrel.v1.ConnectRequest
+	78,  // 161: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	86,  // 162: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	80,  // 163: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	83,  // 164: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	91,  // 165: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	93,  // 166: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	95,  // 167: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	97,  // 168: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	99,  // 169: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	102, // 170: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
+	104, // 171: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
+	106, // 172: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
+	108, // 173: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
+	110, // 174: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
+	115, // 175: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
+	120, // 176: carrel.v1.TaskService.RunTask:input_type -> carrel.v1.RunTaskRequest
+	129, // 177: carrel.v1.TaskService.ListTasks:input_type -> carrel.v1.ListTasksRequest
+	131, // 178: carrel.v1.TaskService.GetTask:input_type -> carrel.v1.GetTaskRequest
+	133, // 179: carrel.v1.TaskService.StopTask:input_type -> carrel.v1.StopTaskRequest
+	135, // 180: carrel.v1.TaskService.FollowTask:input_type -> carrel.v1.FollowTaskRequest
+	122, // 181: carrel.v1.AgentService.Serve:input_type -> carrel.v1.ServeRequest
+	155, // 182: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	157, // 183: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	159, // 184: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	161, // 185: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	164, // 186: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
+	166, // 187: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	168, // 188: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	88,  // 189: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	150, // 190: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	13,  // 191: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	7,   // 192: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	9,   // 193: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	11,  // 194: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	17,  // 195: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	39,  // 196: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	41,  // 197: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	20,  // 198: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
+	22,  // 199: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	24,  // 200: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	26,  // 201: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	28,  // 202: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
+	31,  // 203: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
+	35,  // 204: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	38,  // 205: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	45,  // 206: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	49,  // 207: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	51,  // 208: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	56,  // 209: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	54,  // 210: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	58,  // 211: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	60,  // 212: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	62,  // 213: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	64,  // 214: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	66,  // 215: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	72,  // 216: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	70,  // 217: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
+	140, // 218: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	143, // 219: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	145, // 220: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	147, // 221: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	149, // 222: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	173, // 223: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
+	176, // 224: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
+	178, // 225: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
+	180, // 226: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
+	182, // 227: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
+	184, // 228: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
+	186, // 229: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
+	188, // 230: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
+	191, // 231: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
+	193, // 232: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
+	195, // 233: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
+	74,  // 234: carrel.v1.PortService.Publish:output_type -> carrel.v1.PublishResponse
+	77,  // 235: carrel.v1.PortService.Connect:output_type -> carrel.v1.ConnectResponse
+	79,  // 236: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	87,  // 237: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	81,  // 238: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	84,  // 239: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	92,  // 240: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	94,  // 241: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	96,  // 242: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	98,  // 243: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	100, // 244: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	103, // 245: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
+	105, // 246: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
+	107, // 247: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
+	109, // 248: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
+	111, // 249: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
+	116, // 250: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
+	121, // 251: carrel.v1.TaskService.RunTask:output_type -> carrel.v1.RunTaskResponse
+	130, // 252: carrel.v1.TaskService.ListTasks:output_type -> carrel.v1.ListTasksResponse
+	132, // 253: carrel.v1.TaskService.GetTask:output_type -> carrel.v1.GetTaskResponse
+	134, // 254: carrel.v1.TaskService.StopTask:output_type -> carrel.v1.StopTaskResponse
+	136, // 255: carrel.v1.TaskService.FollowTask:output_type -> carrel.v1.FollowTaskResponse
+	128, // 256: carrel.v1.AgentService.Serve:output_type -> carrel.v1.ServeResponse
+	156, // 257: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	158, // 258: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	160, // 259: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	162, // 260: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	165, // 261: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
+	167, // 262: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	169, // 263: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	89,  // 264: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	151, // 265: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	14,  // 266: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	192, // [192:267] is the sub-list for method output_type
+	117, // [117:192] is the sub-list for method input_type
+	117, // [117:117] is the sub-list for extension type_name
+	117, // [117:117] is the sub-list for extension extendee
+	0,   // [0:117] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -15446,45 +15684,47 @@ func file_carrel_v1_carrel_proto_init() {
 	file_carrel_v1_carrel_proto_msgTypes[122].OneofWrappers = []any{
 		(*ServeRequest_Start)(nil),
 		(*ServeRequest_Result)(nil),
+		(*ServeRequest_Patched)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[126].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[128].OneofWrappers = []any{
 		(*ServeResponse_Serving)(nil),
 		(*ServeResponse_Step)(nil),
 		(*ServeResponse_Cancel)(nil),
+		(*ServeResponse_Patch)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[138].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[140].OneofWrappers = []any{
 		(*CreateArchiveResponse_Progress)(nil),
 		(*CreateArchiveResponse_Data)(nil),
 		(*CreateArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[140].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[142].OneofWrappers = []any{
 		(*RestoreRequest_Start)(nil),
 		(*RestoreRequest_Data)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[141].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[143].OneofWrappers = []any{
 		(*RestoreResponse_Progress)(nil),
 		(*RestoreResponse_Workspace)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[145].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[147].OneofWrappers = []any{
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[171].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[173].OneofWrappers = []any{
 		(*ReadFileResponse_Data)(nil),
 		(*ReadFileResponse_File)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[172].OneofWrappers = []any{}
-	file_carrel_v1_carrel_proto_msgTypes[173].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[174].OneofWrappers = []any{}
+	file_carrel_v1_carrel_proto_msgTypes[175].OneofWrappers = []any{
 		(*WriteFileRequest_Start)(nil),
 		(*WriteFileRequest_Data)(nil),
 		(*WriteFileRequest_Finish)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[179].OneofWrappers = []any{}
-	file_carrel_v1_carrel_proto_msgTypes[186].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[181].OneofWrappers = []any{}
+	file_carrel_v1_carrel_proto_msgTypes[188].OneofWrappers = []any{
 		(*PackFilesResponse_Data)(nil),
 		(*PackFilesResponse_Summary)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[188].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[190].OneofWrappers = []any{
 		(*UnpackFilesRequest_Start)(nil),
 		(*UnpackFilesRequest_Data)(nil),
 		(*UnpackFilesRequest_Finish)(nil),
@@ -15495,7 +15735,7 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   196,
+			NumMessages:   199,
 			NumExtensions: 0,
 			NumServices:   13,
 		},

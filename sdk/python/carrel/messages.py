@@ -1941,9 +1941,11 @@ class ServeRequest(Message):
     # The first message.
     start: ServeStart | None = None
     result: StepResult | None = None
+    patched: PatchResult | None = None
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("start", "start", "message", "opt", "ServeStart"),
         Field("result", "result", "message", "opt", "StepResult"),
+        Field("patched", "patched", "message", "opt", "PatchResult"),
     )
 
 
@@ -1955,11 +1957,58 @@ class ServeStart(Message):
     local: bool = False
     # The names of the remote hosts that there are, at most 4096 of at most 64 bytes.
     remotes: list[str] = field(default_factory=list)
+    # Patches of files on this machine are carried out.
+    patches: bool = False
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("workspace", "workspace", "string", "one", None),
         Field("task_id", "taskId", "string", "one", None),
         Field("local", "local", "bool", "one", None),
         Field("remotes", "remotes", "string", "many", None),
+        Field("patches", "patches", "bool", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
+class AgentPatch(Message):
+    """AgentPatch is a change to files on the client's machine. It is computed first, and made once it was approved."""
+    number: int = 0
+    # A unified diff, or the apply_patch grammar of coding agents. At most 256 KiB.
+    text: bytes = b""
+    # The permission bits that files have afterwards, by their paths in the patch.
+    modes: dict[str, str] = field(default_factory=dict)
+    # Empty to compute what would be done and change nothing; else do it, if it is exactly this.
+    digest: str = ""
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("number", "number", "int64", "one", None),
+        Field("text", "text", "bytes", "one", None),
+        Field("modes", "modes", "message", "map", None),
+        Field("digest", "digest", "string", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
+class PatchResult(Message):
+    number: int = 0
+    # Of all that would be done: places, contents before and after, modes.
+    digest: str = ""
+    # What a person is shown, without colours. At most 64 KiB.
+    diff: str = ""
+    # The absolute paths of the files, at most 64.
+    files: list[str] = field(default_factory=list)
+    # Why files need a second look, as "/etc: configuration of the system".
+    risks: list[str] = field(default_factory=list)
+    # Of a change that was made: what "carrel undo" takes.
+    id: str = ""
+    # Why it cannot be done. At most 4 KiB.
+    error: str = ""
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("number", "number", "int64", "one", None),
+        Field("digest", "digest", "string", "one", None),
+        Field("diff", "diff", "string", "one", None),
+        Field("files", "files", "string", "many", None),
+        Field("risks", "risks", "string", "many", None),
+        Field("id", "id", "string", "one", None),
+        Field("error", "error", "string", "one", None),
     )
 
 
@@ -2020,10 +2069,12 @@ class ServeResponse(Message):
     step: AgentStep | None = None
     # The number of a step that nobody waits for any more.
     cancel: int | None = None
+    patch: AgentPatch | None = None
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("serving", "serving", "bool", "opt", None),
         Field("step", "step", "message", "opt", "AgentStep"),
         Field("cancel", "cancel", "int64", "opt", None),
+        Field("patch", "patch", "message", "opt", "AgentPatch"),
     )
 
 

@@ -720,12 +720,29 @@ export const schema = {
   ServeRequest: [
     ['start', 'message', 'opt', 'ServeStart'],
     ['result', 'message', 'opt', 'StepResult'],
+    ['patched', 'message', 'opt', 'PatchResult'],
   ],
   ServeStart: [
     ['workspace', 'string', 'one'],
     ['taskId', 'string', 'one'],
     ['local', 'bool', 'one'],
     ['remotes', 'string', 'many'],
+    ['patches', 'bool', 'one'],
+  ],
+  AgentPatch: [
+    ['number', 'int64', 'one'],
+    ['text', 'bytes', 'one'],
+    ['modes', 'message', 'map'],
+    ['digest', 'string', 'one'],
+  ],
+  PatchResult: [
+    ['number', 'int64', 'one'],
+    ['digest', 'string', 'one'],
+    ['diff', 'string', 'one'],
+    ['files', 'string', 'many'],
+    ['risks', 'string', 'many'],
+    ['id', 'string', 'one'],
+    ['error', 'string', 'one'],
   ],
   AgentStep: [
     ['number', 'int64', 'one'],
@@ -749,6 +766,7 @@ export const schema = {
     ['serving', 'bool', 'opt'],
     ['step', 'message', 'opt', 'AgentStep'],
     ['cancel', 'int64', 'opt'],
+    ['patch', 'message', 'opt', 'AgentPatch'],
   ],
   ListTasksRequest: [
     ['workspace', 'string', 'one'],

@@ -1581,6 +1581,7 @@ export interface ServeRequest {
    */
   start?: ServeStart;
   result?: StepResult;
+  patched?: PatchResult;
 }
 
 export interface ServeStart {
@@ -1594,6 +1595,57 @@ export interface ServeStart {
    * The names of the remote hosts that there are, at most 4096 of at most 64 bytes.
    */
   remotes: string[];
+  /**
+   * Patches of files on this machine are carried out.
+   */
+  patches: boolean;
+}
+
+/**
+ * AgentPatch is a change to files on the client's machine. It is computed first, and made once it was approved.
+ */
+export interface AgentPatch {
+  number: number;
+  /**
+   * A unified diff, or the apply_patch grammar of coding agents. At most 256 KiB.
+   */
+  text: Uint8Array;
+  /**
+   * The permission bits that files have afterwards, by their paths in the patch.
+   */
+  modes: Record<string, string>;
+  /**
+   * Empty to compute what would be done and change nothing; else do it, if it is exactly this.
+   */
+  digest: string;
+}
+
+export interface PatchResult {
+  number: number;
+  /**
+   * Of all that would be done: places, contents before and after, modes.
+   */
+  digest: string;
+  /**
+   * What a person is shown, without colours. At most 64 KiB.
+   */
+  diff: string;
+  /**
+   * The absolute paths of the files, at most 64.
+   */
+  files: string[];
+  /**
+   * Why files need a second look, as "/etc: configuration of the system".
+   */
+  risks: string[];
+  /**
+   * Of a change that was made: what "carrel undo" takes.
+   */
+  id: string;
+  /**
+   * Why it cannot be done. At most 4 KiB.
+   */
+  error: string;
 }
 
 /**
@@ -1656,6 +1708,7 @@ export interface ServeResponse {
    * The number of a step that nobody waits for any more.
    */
   cancel?: number;
+  patch?: AgentPatch;
 }
 
 export interface ListTasksRequest {
