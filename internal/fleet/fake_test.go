@@ -242,6 +242,15 @@ func TestHostileServers(t *testing.T) {
 			t.Errorf("%v %d %q %q %q", err, len(r.Banner), r.Stdout.Bytes(), r.Stderr.Bytes(), r.Noise)
 		}
 	})
+	t.Run("long noise", func(t *testing.T) {
+		r, err := against(t, &fake{shell: func(ch ssh.Channel, script string) {
+			fmt.Fprintf(ch, "%s%s run 5\nout", strings.Repeat("noise\n", 5000), mark(script))
+			status(ch, 0)
+		}}, nil, fleet.Step{})
+		if err != nil || len(r.Noise) != fleet.MaxBanner || string(r.Stdout.Bytes()) != "out" {
+			t.Errorf("%d, %q, %v", len(r.Noise), r.Stdout.Bytes(), err)
+		}
+	})
 	t.Run("no shell", func(t *testing.T) {
 		_, err := against(t, &fake{shell: func(ch ssh.Channel, _ string) {
 			fmt.Fprint(ch, "This account \x1b[2J is not available.\n")
@@ -382,12 +391,16 @@ func TestNotLetGo(t *testing.T) {
 	}{
 		"begins": {" run 5", true}, "directory": {" cwd", false}, "something": {" gone", false}, "nothing": {"", false},
 	} {
-		f := &fake{more: make(chan string, 1), shell: func(ch ssh.Channel, script string) {
+		f := &fake{more: make(chan string, 1)}
+		f.shell = func(ch ssh.Channel, script string) {
 			if x.says != "" {
 				fmt.Fprintf(ch, "%s%s\n", mark(script), x.says)
 			}
+			if x.ran {
+				f.more <- <-f.more // it has been read
+			}
 			status(ch, 0)
-		}}
+		}
 		r, err := against(t, f, nil, fleet.Step{})
 		if got := <-f.more; (got == "go\n") != x.ran || (err == nil) != x.ran || !x.ran && got != "" {
 			t.Errorf("%s: %q was sent: %+v, %v", name, got, r, err)
