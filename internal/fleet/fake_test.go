@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -26,6 +27,7 @@ type fake struct {
 	sshd
 	signer   ssh.Signer
 	banner   string
+	more     chan string  // what a shell reads after its script
 	login    func() error // nil lets everybody in
 	silent   bool         // once a channel is open nothing is read any more
 	dies     atomic.Int32 // so many connections end when a channel is to be opened
@@ -126,9 +128,22 @@ func (f *fake) serve(conn net.Conn, wg *sync.WaitGroup) {
 		})
 		if f.shell != nil {
 			wg.Go(func() {
-				script, err := io.ReadAll(ch)
-				if err == nil {
-					f.shell(ch, string(script))
+				var script strings.Builder
+				for in := bufio.NewReader(ch); ; {
+					line, err := in.ReadString('\n')
+					if err != nil {
+						return
+					}
+					if script.WriteString(line); line == "}\n" {
+						wg.Go(func() {
+							b, _ := io.ReadAll(in) // until the client closes it
+							if f.more != nil {
+								f.more <- string(b)
+							}
+						})
+						f.shell(ch, script.String())
+						return
+					}
 				}
 			})
 		}
@@ -227,6 +242,15 @@ func TestHostileServers(t *testing.T) {
 			t.Errorf("%v %d %q %q %q", err, len(r.Banner), r.Stdout.Bytes(), r.Stderr.Bytes(), r.Noise)
 		}
 	})
+	t.Run("long noise", func(t *testing.T) {
+		r, err := against(t, &fake{shell: func(ch ssh.Channel, script string) {
+			fmt.Fprintf(ch, "%s%s run 5\nout", strings.Repeat("noise\n", 5000), mark(script))
+			status(ch, 0)
+		}}, nil, fleet.Step{})
+		if err != nil || len(r.Noise) != fleet.MaxBanner || string(r.Stdout.Bytes()) != "out" {
+			t.Errorf("%d, %q, %v", len(r.Noise), r.Stdout.Bytes(), err)
+		}
+	})
 	t.Run("no shell", func(t *testing.T) {
 		_, err := against(t, &fake{shell: func(ch ssh.Channel, _ string) {
 			fmt.Fprint(ch, "This account \x1b[2J is not available.\n")
@@ -237,15 +261,15 @@ func TestHostileServers(t *testing.T) {
 		}
 	})
 	t.Run("endless noise", func(t *testing.T) {
-		r, err := against(t, &fake{shell: func(ch ssh.Channel, _ string) {
+		_, err := against(t, &fake{shell: func(ch ssh.Channel, _ string) {
 			for {
 				if _, err := ch.Write(make([]byte, 30000)); err != nil {
 					return
 				}
 			}
 		}}, nil, fleet.Step{Timeout: 200 * time.Millisecond})
-		if err != nil || r.Outcome != fleet.TimedOut || r.Kill.Confirmed || len(r.Noise) > fleet.MaxBanner {
-			t.Errorf("%+v, %v", r, err)
+		if !errors.Is(err, context.DeadlineExceeded) || len(err.Error()) > 2000 {
+			t.Errorf("%v", err)
 		}
 	})
 	t.Run("no answer to exec", func(t *testing.T) {
@@ -356,6 +380,48 @@ func TestConnectCanceled(t *testing.T) {
 	_, err := l.client().Run(ctx, l.host("fake", &f.sshd), fleet.Step{Argv: []string{"true"}})
 	if !strings.Contains(fmt.Sprint(err), "canceled") {
 		t.Error(err)
+	}
+}
+
+// A step that was canceled, or is not known to begin, is not let go: an error says that it did not run.
+func TestNotLetGo(t *testing.T) {
+	for name, x := range map[string]struct {
+		says string // after the mark
+		ran  bool
+	}{
+		"begins": {" run 5", true}, "directory": {" cwd", false}, "something": {" gone", false}, "nothing": {"", false},
+	} {
+		f := &fake{more: make(chan string, 1)}
+		f.shell = func(ch ssh.Channel, script string) {
+			if x.says != "" {
+				fmt.Fprintf(ch, "%s%s\n", mark(script), x.says)
+			}
+			if x.ran {
+				f.more <- <-f.more // it has been read
+			}
+			status(ch, 0)
+		}
+		r, err := against(t, f, nil, fleet.Step{})
+		if got := <-f.more; (got == "go\n") != x.ran || (err == nil) != x.ran || !x.ran && got != "" {
+			t.Errorf("%s: %q was sent: %+v, %v", name, got, r, err)
+		}
+	}
+	// The host says that it begins after the caller has gone.
+	ctx, cancel := context.WithCancel(t.Context())
+	back := make(chan struct{})
+	f := &fake{more: make(chan string, 1), shell: func(ch ssh.Channel, script string) {
+		cancel()
+		<-back
+		fmt.Fprintf(ch, "%s run 5\n", mark(script))
+		status(ch, 0)
+	}}
+	f.start(t)
+	l := newLab(t)
+	l.known(f.line(f.key))
+	_, err := l.client().Run(ctx, l.host("late", &f.sshd), fleet.Step{Argv: []string{"true"}})
+	close(back)
+	if got := <-f.more; got != "" || !errors.Is(err, context.Canceled) {
+		t.Errorf("%q was sent: %v", got, err)
 	}
 }
 

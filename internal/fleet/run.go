@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -68,17 +69,22 @@ type Kill struct {
 const (
 	maxNoise = 64 << 10 // bytes that a login shell may write before the step
 	maxMark  = 256      // bytes of the line with the mark
-	// beginTime is how long a step that is to be killed has to say that it began, and killTime how long the killing may
-	// take beside the grace.
-	beginTime = 10 * time.Second
-	killTime  = 20 * time.Second
+	// killTime is how long the killing of a step may take beside the grace.
+	killTime = 20 * time.Second
+)
+
+// What became of the line by which a step begins.
+const (
+	undecided = iota
+	let
+	withheld
 )
 
 // Run runs one step on one host. It ends when the step does, at its timeout, or with ctx; then the step's process group
-// is killed, for which Run may take 30 s and the grace longer.
+// is killed, for which Run may take 25 s and the grace longer.
 //
-// An error says that the step did not run: nothing but the start of a shell reached the host. Whatever happens later
-// is in the result and no error. Nothing is ever run twice.
+// An error says that the step did not run: the host was not let begin it. Whatever happens later is in the result and no
+// error. Nothing is ever run twice.
 func (c *Client) Run(ctx context.Context, h Host, s Step) (Result, error) {
 	if err := s.Check(&h); err != nil {
 		return Result{}, err
@@ -105,7 +111,7 @@ func (c *Client) Run(ctx context.Context, h Host, s Step) (Result, error) {
 	defer c.end(l)
 	mark := "carrel-" + rand.Text()
 	r := &running{
-		client: c, link: l, ch: ch, ended: make(chan struct{}), exit: -1,
+		client: c, link: l, ch: ch, ended: make(chan struct{}), asked: make(chan struct{}), exit: -1,
 		out: newStream(mark, cmp.Or(s.MaxOutput, DefaultOutput)), err: newStream(mark, cmp.Or(s.MaxOutput, DefaultOutput)),
 	}
 	result, err := r.run(ctx, requests, s.script(&h, mark), cmp.Or(s.Timeout, DefaultTimeout))
@@ -264,6 +270,8 @@ type running struct {
 	ch       ssh.Channel
 	out, err *stream
 	ended    chan struct{} // closed when the host has closed the channel, or the connection has ended
+	asked    chan struct{} // closed when there is no output to come
+	gone     atomic.Int32  // undecided, let or withheld
 
 	mu     sync.Mutex
 	exit   int
@@ -280,13 +288,16 @@ func (r *running) run(ctx context.Context, requests <-chan *ssh.Request, script 
 		r.client.pool.running.Go(func() { defer parts.Done(); f() })
 	}
 	start(func() { r.requests(requests) })
-	start(func() { _, _ = io.Copy(r.out, r.ch) }) // an end by an error is an end
-	start(func() { _, _ = io.Copy(r.err, r.ch.Stderr()) })
-	sent := make(chan struct{}) // closed when all of the script was handed over
 	start(func() {
-		if _, err := r.ch.Write(script); err == nil && r.ch.CloseWrite() == nil {
-			close(sent)
+		_, _ = io.Copy(r.out, r.ch) // an end by an error is an end
+		close(r.asked)
+	})
+	start(func() { _, _ = io.Copy(r.err, r.ch.Stderr()) })
+	start(func() {
+		if _, err := r.ch.Write(script); err == nil && r.lets() {
+			_, _ = r.ch.Write([]byte("go\n")) // whether it arrived is seen by what follows
 		}
+		_ = r.ch.CloseWrite()
 	})
 	r.client.pool.running.Go(func() { parts.Wait(); close(r.ended) })
 
@@ -300,6 +311,9 @@ func (r *running) run(ctx context.Context, requests <-chan *ssh.Request, script 
 	case <-ctx.Done():
 		result.Outcome = Canceled
 	}
+	if r.gone.CompareAndSwap(undecided, withheld) {
+		return r.never(ctx, result.Outcome)
+	}
 	if result.Outcome != Ended {
 		result.Kill = r.kill(ctx)
 	}
@@ -309,7 +323,51 @@ func (r *running) run(ctx context.Context, requests <-chan *ssh.Request, script 
 		// The host does not close the channel: nothing new goes over the connection, and it ends with its last user.
 		r.client.pool.retire(r.link)
 	}
-	return r.result(result, sent)
+	return r.result(result), nil
+}
+
+// lets waits until the host has said that the step is about to begin, and reports whether it may.
+func (r *running) lets() bool {
+	select {
+	case <-r.out.begun:
+	case <-r.asked: // all of the host's output has been read
+	}
+	r.out.mu.Lock()
+	ok := r.out.found && strings.HasPrefix(r.out.says, " run ")
+	r.out.mu.Unlock()
+	return ok && r.gone.CompareAndSwap(undecided, let)
+}
+
+// never ends a step that was not let go, and says why.
+func (r *running) never(ctx context.Context, outcome Outcome) (Result, error) {
+	r.ch.Close()
+	if outcome != Ended && !r.waits(2*time.Second) {
+		r.client.pool.retire(r.link)
+	}
+	for _, s := range []*stream{r.out, r.err} {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.over = true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	text := plain(string(append(bytes.Clone(r.out.before), r.err.before...)))
+	switch {
+	case r.out.found && strings.TrimSpace(r.out.says) == "cwd":
+		return Result{}, fmt.Errorf("its directory cannot be entered: %s: %w", plain(string(r.err.before)), errdefs.ErrFailedPrecondition)
+	case outcome == Canceled:
+		return Result{}, fmt.Errorf("it had not begun: %w", context.Cause(ctx))
+	case outcome == TimedOut:
+		return Result{}, fmt.Errorf("it had not begun at its timeout: %w; the host's shell wrote %q", context.DeadlineExceeded, text)
+	case r.told:
+		how := "status " + strconv.Itoa(r.exit)
+		if r.signal != "" {
+			how = "signal " + r.signal
+		}
+		return Result{}, unavailable("the host's shell ended with %s before the step: %q; see that the user has a shell there, and that "+
+			"its start-up files write little", how, text)
+	}
+	return Result{}, unavailable("the connection was lost before it had begun")
 }
 
 // requests takes what the host says of the end.
@@ -354,8 +412,8 @@ func (r *running) waits(d time.Duration) bool {
 	}
 }
 
-// result takes down what there is. It is an error if the step cannot have run.
-func (r *running) result(result Result, sent <-chan struct{}) (Result, error) {
+// result takes down what there is of a step that was let go.
+func (r *running) result(result Result) Result {
 	for _, s := range []*stream{r.out, r.err} {
 		s.mu.Lock()
 		s.over = true
@@ -364,39 +422,17 @@ func (r *running) result(result Result, sent <-chan struct{}) (Result, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	result.Exit, result.Signal = r.exit, r.signal
-	delivered := false
-	select {
-	case <-sent:
-		delivered = true
-	default:
-	}
-	if r.out.found && strings.TrimSpace(r.out.says) == "cwd" {
-		return Result{}, fmt.Errorf("its directory cannot be entered: %s: %w", plain(string(r.err.before)), errdefs.ErrFailedPrecondition)
-	}
-	switch {
-	case r.out.found:
-	case r.told && result.Outcome == Ended:
-		how := "status " + strconv.Itoa(r.exit)
-		if r.signal != "" {
-			how = "signal " + r.signal
-		}
-		text := plain(string(append(bytes.Clone(r.out.before), r.err.before...)))
-		return Result{}, unavailable("the host's shell ended with %s before the step: %q; see that the user has a shell there, and that "+
-			"its start-up files write little", how, text)
-	case !delivered:
-		return Result{}, unavailable("the connection was lost before the step was sent")
-	}
 	if result.Outcome == Ended && !r.told {
 		result.Outcome, result.Exit = Lost, -1
 		result.Why = "the connection was lost, or the host did not say how the step ended; it may still run: " +
 			"look at the host before it is run again"
 	}
-	if !r.err.found && r.out.found { // the step may have closed it before
+	if !r.err.found { // the login shell may have sent it elsewhere
 		_, _ = r.err.output.Write(r.err.before)
 		r.err.before = nil
 	}
 	result.Stdout, result.Stderr = r.out.output.output(), r.err.output.output()
 	noise := append(bytes.Clone(r.out.before), r.err.before...)
 	result.Noise = noise[:min(len(noise), MaxBanner)]
-	return result, nil
+	return result
 }

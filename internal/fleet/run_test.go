@@ -69,10 +69,10 @@ func TestRun(t *testing.T) {
 		h.Env = fleet.Env{Set: []string{"A=1", "B=of the host"}, Keep: []string{"SSH_CONNECTION"}}
 		r := run(t, c, h, fleet.Step{
 			Env: []string{"B=it's the step's"}, Shell: true,
-			ShellText: `pwd; echo "$A/$B/$PAGER/${SSH_CONNECTION:+kept}/${SSH_CLIENT-gone}"; cat
+			ShellText: `pwd; echo "$A/$B/$PAGER/${SSH_CONNECTION:+kept}/${SSH_CLIENT-gone}"; cat; readlink /proc/self/fd/0
 				test -t 0 || test -t 1 || test -t 2 || echo no terminal`,
 		})
-		if got := string(r.Stdout.Bytes()); got != l.home+"\n1/it's the step's/cat/kept/gone\nno terminal\n" {
+		if got := string(r.Stdout.Bytes()); got != l.home+"\n1/it's the step's/cat/kept/gone\n/dev/null\nno terminal\n" {
 			t.Errorf("%q, %q", got, r.Stderr.Bytes())
 		}
 		h.Env = fleet.Env{Inherit: true}

@@ -1,7 +1,9 @@
 package fleet_test
 
 import (
+	"bufio"
 	"bytes"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,6 +29,40 @@ func reads(t *testing.T, shell []string, script []byte, leader bool) string {
 		t.Fatalf("%v: %v", shell, err)
 	}
 	return strings.TrimSpace(string(b))
+}
+
+// runs has a shell read the script of a step, lets it go once it says that it begins, and returns all of the output.
+func runs(t *testing.T, shell []string, script []byte, leader bool) string {
+	t.Helper()
+	cmd := exec.Command(shell[0], shell[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: leader}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	in.Write(script)
+	r := bufio.NewReader(out)
+	line, err := r.ReadString('\n')
+	if err != nil {
+		t.Errorf("%v: %q, %v", shell, line, err)
+	}
+	io.WriteString(in, "go\n")
+	in.Close()
+	rest, err := io.ReadAll(r)
+	if err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v: %v", shell, err)
+	}
+	return strings.TrimSpace(line + string(rest))
 }
 
 // started returns field 22 of a process's stat.
@@ -101,7 +137,16 @@ func TestScriptCut(t *testing.T) {
 				t.Fatalf("%v ran %q", sh, script[:i])
 			}
 		}
-		reads(t, sh, script, true)
+		// Nor does all of it, if the line by which it goes does not come.
+		for _, more := range []string{"", "\n", "g", "stop\n"} {
+			cmd := exec.Command(sh[0], sh[1:]...)
+			cmd.Stdin = strings.NewReader(string(script) + more)
+			out, err := cmd.Output()
+			if _, did := os.Stat(ran); err == nil || did == nil || !bytes.Contains(out, []byte("MARK run")) {
+				t.Fatalf("%v ran it after %q: %q, %v", sh, more, out, err)
+			}
+		}
+		runs(t, sh, script, true)
 		if _, err := os.Stat(ran); err != nil {
 			t.Errorf("%v: %v", sh, err)
 		}
@@ -114,7 +159,7 @@ func TestScriptGroup(t *testing.T) {
 	s := fleet.Step{Shell: true, ShellText: "echo $$ $(ps -o pgid= -p $$ 2>/dev/null || cut -d' ' -f5 /proc/$$/stat)"}
 	for _, sh := range present(t) {
 		for _, leader := range []bool{true, false} {
-			got := strings.Fields(reads(t, sh, fleet.Script(s, fleet.Host{Name: "h", Address: "h"}, "MARK"), leader))
+			got := strings.Fields(runs(t, sh, fleet.Script(s, fleet.Host{Name: "h", Address: "h"}, "MARK"), leader))
 			if len(got) != 6 || got[0] != "MARK" || got[1] != "run" || got[4] != got[2] || got[5] != got[2] {
 				t.Errorf("%v, %v: %v", sh, leader, got)
 			}

@@ -116,10 +116,12 @@ func (s *Step) environment(h *Host) []string {
 }
 
 // program returns the text by which /bin/sh becomes the step. It first tells its process group, or that the directory cannot
-// be entered, in a line that begins with the mark, on both streams:
+// be entered, in a line that begins with the mark, on both streams. Then it waits for a line, so that a step has run if and
+// only if that line was sent:
 //
-//	MARK run PGID START	PGID is 0 if it leads no process group; START is field 22 of /proc/PID/stat, or nothing
-//	MARK cwd
+//	host → MARK run PGID START	PGID is 0 if it leads no process group; START is field 22 of /proc/PID/stat, or nothing
+//	     ← go
+//	or → MARK cwd
 //
 // That PGID is its own process is known from there being a group of that number: a number in use as a group is given to no
 // other process.
@@ -130,7 +132,7 @@ func (s *Step) program(h *Host, mark string) string {
 	if cwd := first(s.Cwd, h.Cwd); cwd != "" {
 		fmt.Fprintf(&b, "cd -- %s || { echo %s cwd; exit 1; }\n", Quote(cwd), Quote(mark))
 	}
-	fmt.Fprintf(&b, "echo %s run $g $t\necho %s >&2\nexec env", Quote(mark), Quote(mark))
+	fmt.Fprintf(&b, "echo %s run $g $t\necho %s >&2\nread -r t && [ \"$t\" = go ] || exit 1\nexec env", Quote(mark), Quote(mark))
 	if !h.Env.Inherit {
 		b.WriteString(" -i")
 		for _, name := range append(append([]string(nil), kept...), h.Env.Keep...) {
@@ -147,7 +149,7 @@ func (s *Step) program(h *Host, mark string) string {
 	case s.Sudo:
 		argv = append([]string{"sudo", "-n", "--"}, s.Argv...)
 	}
-	b.WriteString(" " + QuoteAll(argv) + "\n")
+	b.WriteString(" " + QuoteAll(argv) + " </dev/null\n")
 	return b.String()
 }
 
@@ -156,8 +158,8 @@ func (s *Step) program(h *Host, mark string) string {
 // where a server does not, setsid(1) does.
 func (s *Step) script(h *Host, mark string) []byte {
 	return []byte("{ c=" + Quote(s.program(h, mark)) + `
-kill -s 0 -- -$$ 2>/dev/null || { command -v setsid >/dev/null 2>&1 && exec setsid /bin/sh -c "$c" </dev/null; }
-exec /bin/sh -c "$c" </dev/null
+kill -s 0 -- -$$ 2>/dev/null || { command -v setsid >/dev/null 2>&1 && exec setsid /bin/sh -c "$c"; }
+exec /bin/sh -c "$c"
 }
 `)
 }
