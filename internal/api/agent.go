@@ -15,6 +15,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/runtime"
 )
 
@@ -124,7 +125,7 @@ func (h *hosts) Patches() bool { return h.patches }
 func (h *hosts) RunOn(ctx context.Context, c runtime.HostCommand) (runtime.HostResult, error) {
 	m, err := h.ask(ctx, func(number int64) *carrelv1.ServeResponse {
 		return &carrelv1.ServeResponse{Message: &carrelv1.ServeResponse_Step{Step: &carrelv1.AgentStep{
-			Number: number, Target: string(c.Kind), Name: c.Name, Argv: c.Argv, ReadOnly: c.ReadOnly, TimeoutMs: c.Timeout.Milliseconds(),
+			Number: number, Target: targetOf(c), Name: c.Name, Argv: c.Argv, ReadOnly: c.ReadOnly, TimeoutMs: c.Timeout.Milliseconds(),
 			MaxOutput: int64(c.MaxOutput),
 		}}}
 	})
@@ -135,6 +136,14 @@ func (h *hosts) RunOn(ctx context.Context, c runtime.HostCommand) (runtime.HostR
 		return runtime.HostResult{}, err
 	}
 	return resultFrom(m.GetResult(), c.MaxOutput)
+}
+
+// targetOf is the kind of target of a command on the wire.
+func targetOf(c runtime.HostCommand) string {
+	if c.Remote {
+		return string(operation.Remote)
+	}
+	return string(operation.Host)
 }
 
 // Patch implements runtime.Hosts.

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/id"
-	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
 )
@@ -23,7 +22,7 @@ func (g *carryingGate) ServeHosts(ctx context.Context, p principal.Principal, re
 	var both sync.WaitGroup
 	both.Go(func() {
 		r, err := h.RunOn(ran, runtime.HostCommand{
-			Kind: operation.Remote, Name: "web-1", Argv: []string{"id"}, Timeout: time.Minute, MaxOutput: 4,
+			Remote: true, Name: "web-1", Argv: []string{"id"}, Timeout: time.Minute, MaxOutput: 4,
 		})
 		first = fmt.Sprintf("%s %s %d %s %v", r.Stdout, r.Stderr, r.Lost, r.Held, err)
 		if s := r.Status; s != nil {

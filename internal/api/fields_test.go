@@ -87,7 +87,7 @@ var silent = map[string]string{
 var notFirst = map[string]bool{
 	"StreamRequest.stdin": true, "StreamRequest.close_stdin": true, "StreamRequest.resize": true, "StreamRequest.signal": true,
 	"RestoreRequest.data": true, "JoinRequest.stdin": true, "JoinRequest.resize": true, "ConnectRequest.data": true,
-	"ServeRequest.result":   true,
+	"ServeRequest.result": true, "ServeRequest.patched": true,
 	"WriteFileRequest.data": true, "WriteFileRequest.finish": true, "UnpackFilesRequest.data": true, "UnpackFilesRequest.finish": true,
 }
 

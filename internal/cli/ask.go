@@ -82,7 +82,7 @@ func (a *app) addAskFlags(c *cobra.Command, x *askFlags) {
 	completeFrom(c, "on", onHost, onRemote, onNone)
 	f.StringVar(&x.inventory, "hosts", "", "the file that names remote hosts (default hosts.yaml in carrel's configuration directory)")
 	_ = c.MarkFlagFilename("hosts", "yaml") // the flag is there
-	f.StringArrayVar(&x.files, "files", nil, "a directory on this machine below which files may be changed; may be repeated (default this one)")
+	f.StringArrayVar(&x.files, "files", nil, "a directory of this machine below which files may be changed; may be repeated (default .)")
 	_ = c.MarkFlagDirname("files") // the flag is there
 	f.BoolVar(&x.yesSafe, "yes-safe", false, "at a terminal: approve plans of which you would be asked only because a model wrote them")
 	f.BoolVar(&x.asRoot, "as-root", false, "as root: let commands on this machine run as root")

@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
-	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/steps"
 )
 
@@ -64,7 +63,7 @@ func patchesDir() (string, error) {
 
 // patches changes files below the directories that the flags name, or below this one. It is nil where that is the root
 // directory.
-func (a *app) patches(ctx context.Context, x *askFlags) (func(context.Context, runtime.HostPatch) (runtime.HostPatched, error), error) {
+func (a *app) patches(ctx context.Context, x *askFlags) (steps.Change, error) {
 	var roots []string
 	for _, d := range x.files {
 		d, err := filepath.Abs(d)

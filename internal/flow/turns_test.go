@@ -41,7 +41,8 @@ func (d *hostsDouble) Remotes() []string { return d.remotes }
 
 func (d *hostsDouble) RunOn(ctx context.Context, c runtime.HostCommand) (runtime.HostResult, error) {
 	d.mu.Lock()
-	d.ran = append(d.ran, strings.TrimSpace(string(c.Kind)+" "+c.Name)+": "+c.Argv[2])
+	target := map[bool]string{false: "host", true: "remote"}[c.Remote]
+	d.ran = append(d.ran, strings.TrimSpace(target+" "+c.Name)+": "+c.Argv[2])
 	d.mu.Unlock()
 	if d.run != nil {
 		return d.run(ctx, c)
@@ -447,7 +448,9 @@ func TestPlanOfAPatch(t *testing.T) {
 		h, told := proposing(t, judged, patchText(target))
 		d := &hostsDouble{local: true, remotes: []string{"web-1"}}
 		if target != "host" {
-			d.patch = func(runtime.HostPatch) (runtime.HostPatched, error) { return runtime.HostPatched{}, errors.New("not asked") }
+			d.patch = func(runtime.HostPatch) (runtime.HostPatched, error) {
+				return runtime.HostPatched{}, errors.New("not asked")
+			}
 		}
 		h.turn(d)
 		if r := next(t, told); r.Outcome != "invalid" || len(d.all()) > 0 {

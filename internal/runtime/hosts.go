@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/execapi"
-	"github.com/carrel-dev/carrel/internal/operation"
 )
 
 // Hosts carry out commands on hosts. It is a process of the user who asked, with the rights, the keys and the files of that
@@ -45,10 +44,10 @@ type HostPatched struct {
 
 // HostCommand is one command on one host.
 type HostCommand struct {
-	// Kind is operation.Host or operation.Remote, and Name is that of the remote host.
-	Kind operation.TargetKind
-	Name string
-	Argv []string
+	// Remote: it is for the remote host Name. Otherwise it is for this machine, and Name is empty.
+	Remote bool
+	Name   string
+	Argv   []string
 	// ReadOnly: it must not be able to change anything, or must not be run.
 	ReadOnly bool
 	Timeout  time.Duration

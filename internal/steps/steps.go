@@ -33,8 +33,11 @@ type Config struct {
 	Remote  Run
 	Remotes []string
 	// Patch computes changes to files on this machine, and makes them.
-	Patch func(ctx context.Context, p runtime.HostPatch) (runtime.HostPatched, error)
+	Patch Change
 }
+
+// Change computes a change to files, or makes one that was computed.
+type Change func(ctx context.Context, p runtime.HostPatch) (runtime.HostPatched, error)
 
 // maxAtOnce bounds the steps that run at the same time; the daemon sends fewer.
 const maxAtOnce = 64
@@ -158,19 +161,19 @@ func (s *server) end(number int64) {
 // run runs a step where it says, and nowhere else.
 func (s *server) run(ctx context.Context, m *carrelv1.AgentStep) (runtime.HostResult, error) {
 	c := runtime.HostCommand{
-		Kind: operation.TargetKind(m.GetTarget()), Name: m.GetName(), Argv: m.GetArgv(), ReadOnly: m.GetReadOnly(),
+		Remote: m.GetTarget() == string(operation.Remote), Name: m.GetName(), Argv: m.GetArgv(), ReadOnly: m.GetReadOnly(),
 		Timeout: time.Duration(m.GetTimeoutMs()) * time.Millisecond, MaxOutput: int(m.GetMaxOutput()),
 	}
 	if len(c.Argv) == 0 || c.Timeout <= 0 || c.MaxOutput <= 0 {
 		return runtime.HostResult{}, errors.New("it was not run: it has no command, no time or no room for output")
 	}
 	switch {
-	case c.Kind == operation.Host && c.Name == "" && s.cfg.Local != nil:
+	case m.GetTarget() == string(operation.Host) && c.Name == "" && s.cfg.Local != nil:
 		return s.cfg.Local(ctx, c)
-	case c.Kind == operation.Remote && c.Name != "" && s.cfg.Remote != nil:
+	case c.Remote && c.Name != "" && s.cfg.Remote != nil:
 		return s.cfg.Remote(ctx, c)
 	}
-	return runtime.HostResult{}, fmt.Errorf("it was not run: this client does not serve %q", strings.TrimSpace(string(c.Kind)+" "+c.Name))
+	return runtime.HostResult{}, fmt.Errorf("it was not run: this client does not serve %q", strings.TrimSpace(m.GetTarget()+" "+c.Name))
 }
 
 func (s *server) answer(m *carrelv1.AgentStep, r runtime.HostResult, err error) {

@@ -133,7 +133,7 @@ func (t *Turns) onHost(ctx context.Context, turn *Turn, s *step) (res runtime.Ho
 			return nil, fmt.Errorf("cannot run the step on %s: who served it has gone: %w", s.shown.Target, errdefs.ErrUnavailable)
 		}
 		res, err = by.RunOn(ctx, runtime.HostCommand{
-			Kind: s.on.Kind, Name: string(s.on.Name), Argv: s.exec.Argv, ReadOnly: s.shown.ReadOnly,
+			Remote: s.on.Kind == operation.Remote, Name: string(s.on.Name), Argv: s.exec.Argv, ReadOnly: s.shown.ReadOnly,
 			Timeout: time.Duration(s.exec.TimeoutMS) * time.Millisecond, MaxOutput: MaxOutput,
 		})
 		return commands.Ended{Status: res.Status}, err

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -301,6 +302,69 @@ func TestChat(t *testing.T) {
 	}
 	if r := m.try(alice, "", "task", "ls", "agent"); strings.Count(r.out, "stopped") != 1 || strings.Count(r.out, "completed") != 3 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// A patch that a model writes is shown with its lines, made on a yes alone as the user who asked, and undone.
+func TestAskForAPatch(t *testing.T) {
+	o := newOperator(t)
+	m := newModeled(t, "")
+	m.set(t, nil, "set", "SHARED_KEY", "planted-"+rand.Text(), "--host", "api.test:"+m.port)
+	file := o.write(t, "work/app.conf", []byte("port = 80\r\nname = a\r\n"))
+	change := func(path string) string {
+		b, _ := json.Marshal(map[string]any{
+			"type": "file_patch_plan", "goal": "use another port", "request_intent": "update", "target": "host", "files_changed": []string{path},
+			"unified_diff": "--- a/" + path + "\n+++ b/" + path + "\n@@ -1,2 +1,2 @@\n-port = 80\r\n+port = 8080\r\n name = a\r\n",
+			"risk_summary": "r", "verification_commands": []any{planStep("host", "grep 8080 "+file, true)}, "rollback_commands": []any{},
+			"permission_changes": []any{},
+		})
+		return string(b)
+	}
+	carrel := func(args ...string) *exec.Cmd {
+		c := m.command(context.Background(), o.Credential, args...)
+		c.Env, c.Dir = append(c.Environ(), "HOME="+o.home, "XDG_CONFIG_HOME=", "XDG_STATE_HOME="), filepath.Dir(file)
+		return c
+	}
+	is := func(want string) {
+		t.Helper()
+		if b, err := os.ReadFile(file); err != nil || string(b) != want {
+			t.Errorf("%q, %v", b, err)
+		}
+	}
+	for i, key := range []string{"n\n\n", "y\n"} {
+		m.script(t, always(change("app.conf")), always(directly("it is changed")))
+		x := ptytest.Start(t, carrel("ask", "--llm", "m1", "--model", "house", "--on", "host", "change it"), 50, 120, false)
+		x.Expect(question)
+		if screen := x.Screen(); !strings.Contains(screen, "port = 8080") || !strings.Contains(screen, "app.conf") {
+			t.Errorf("asked %q", screen)
+		}
+		x.Type(key)
+		if i == 0 {
+			x.Expect("not approved")
+		} else {
+			x.Expect("it is changed")
+		}
+		x.Wait()
+		is([]string{"port = 80\r\nname = a\r\n", "port = 8080\r\nname = a\r\n"}[i])
+	}
+	list := finish(carrel("undo", "-o", "json"), "")
+	var changes []struct{ ID, State string }
+	if err := json.Unmarshal([]byte(list.out), &changes); err != nil || len(changes) != 1 || changes[0].State != "made" {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if r := finish(carrel("undo", changes[0].ID), ""); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	is("port = 80\r\nname = a\r\n")
+	// Nothing outside of the directory is changed, by whatever name.
+	for _, path := range []string{"../.ssh/id_ed25519", filepath.Join(o.home, ".ssh/id_ed25519"), "/etc/hostname"} {
+		s := m.script(t, always(change(path)), always(directly("done")))
+		if r := finish(carrel("ask", "--llm", "m1", "--on", "host", "change it"), ""); r.code != 0 || strings.Contains(r.err, "plan 1") {
+			t.Errorf("%s: %+v", path, r)
+		}
+		if said := s.said(); len(said) != 2 || !strings.Contains(said[1], "invalid") {
+			t.Errorf("%s: the model was told %q", path, said)
+		}
 	}
 }
 
