@@ -10,6 +10,9 @@ import (
 	"github.com/carrel-dev/carrel/internal/runtime"
 )
 
+// maxDiff bounds what a person is shown of a change, in bytes.
+const maxDiff = 32 << 10
+
 // Patches changes files on this machine, as the caller's own user.
 type Patches struct {
 	// dir has journals and backups.
@@ -46,7 +49,10 @@ func (p *Patches) Do(ctx context.Context, x runtime.HostPatch) (out runtime.Host
 	}
 	out.Digest = ready.Digest()
 	if x.Digest == "" {
-		out.Diff = ready.Diff(false)
+		if out.Diff = ready.Diff(false); len(out.Diff) > maxDiff {
+			return runtime.HostPatched{}, fmt.Errorf("cannot show the change: it takes %d bytes, and at most %d are shown to a person; change less "+
+				"at once", len(out.Diff), maxDiff)
+		}
 		for _, f := range ready.Files() {
 			out.Files = append(out.Files, f.Place)
 			if f.ToPlace != "" && f.ToPlace != f.Place {

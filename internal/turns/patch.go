@@ -6,7 +6,6 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/plan"
@@ -59,7 +58,9 @@ func (t *Turns) resolvePatch(ctx context.Context, turn *Turn, p *plan.FilePatchP
 	for _, m := range p.Permissions {
 		change.Modes[m.Path] = m.Bits()
 	}
-	done, err := hosts.Patch(ctx, change)
+	soon, cancel := late(ctx, 0)
+	defer cancel()
+	done, err := hosts.Patch(soon, change)
 	if err != nil {
 		return s, err
 	}
@@ -94,7 +95,8 @@ func (t *Turns) apply(ctx context.Context, turn *Turn, s *step, out StepResult) 
 	a, err := t.cfg.Gate.Admit(ctx, operation.Request{By: turn.By, Op: s.patch.op, On: s.on, Wait: -1, Trace: turn.Trace}, nil)
 	if err == nil {
 		err = a.Do(ctx, func(ctx context.Context, _ permit.Permit) (any, error) {
-			crashpoint.Here("daemon.step.begun")
+			ctx, cancel := late(ctx, 0)
+			defer cancel()
 			by := turn.Hosts()
 			if by == nil {
 				return nil, fmt.Errorf("cannot change files: who served them has gone: %w", errdefs.ErrUnavailable)

@@ -12,7 +12,6 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/commands"
-	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/operation"
@@ -127,7 +126,8 @@ func (t *Turns) onHost(ctx context.Context, turn *Turn, s *step) (res runtime.Ho
 		return res, err
 	}
 	return res, a.Do(ctx, func(ctx context.Context, _ permit.Permit) (any, error) {
-		crashpoint.Here("daemon.step.begun")
+		ctx, cancel := late(ctx, time.Duration(s.exec.TimeoutMS)*time.Millisecond)
+		defer cancel()
 		by := turn.Hosts()
 		if by == nil {
 			return nil, fmt.Errorf("cannot run the step on %s: who served it has gone: %w", s.shown.Target, errdefs.ErrUnavailable)
@@ -138,6 +138,15 @@ func (t *Turns) onHost(ctx context.Context, turn *Turn, s *step) (res runtime.Ho
 		})
 		return commands.Ended{Status: res.Status}, err
 	})
+}
+
+// grace is how long after its time the client that serves a step may take to say how it ended.
+const grace = time.Minute
+
+// late ends what takes longer than it may.
+func late(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, limit+grace, fmt.Errorf("cannot wait any longer: the client that serves it has said nothing for %v "+
+		"after its time: %w", grace, errdefs.ErrUnavailable))
 }
 
 // half is how much of the end of an output is left out that has no line end where it was cut: half a secret would not be

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/carrel-dev/carrel/test/ptytest"
 )
@@ -379,5 +380,48 @@ func openWay(t *testing.T, dir string) {
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A daemon that is killed in the middle of a step on this machine ends the step and the question. The record says that they
+// were interrupted, and nothing is run again.
+func TestAskOfADaemonThatIsKilled(t *testing.T) {
+	m, alice, _ := newAsked(t)
+	m.script(t, always(planOf("host", "echo begun; sleep 4217", true)), always(directly("done")))
+	x := ptytest.Start(t, m.command(context.Background(), alice, "ask", "--llm", "m1", "--model", "house", "--on", "host", "--yes-safe", "wait"),
+		50, 120, false)
+	x.Expect("--yes-safe")
+	runs := func() bool {
+		return exec.CommandContext(t.Context(), "pgrep", "-U", fmt.Sprint(alice.Uid), "-f", "^sleep 4217").Run() == nil
+	}
+	await := func(want bool) {
+		t.Helper()
+		for deadline := time.Now().Add(patience); runs() != want; {
+			if time.Now().After(deadline) {
+				t.Fatalf("the step runs: %v, and has to: %v", !want, want)
+			}
+		}
+	}
+	await(true)
+	kill(t, m.part(t, "daemon"))
+	await(false)
+	if code := x.Wait(); code == 0 {
+		t.Errorf("exit code %d: %q", code, x.Screen())
+	}
+	if err := m.up(); err != nil {
+		t.Fatal(err)
+	}
+	m.settled(t)
+	interrupted := 0
+	for _, r := range m.since(t, 0) {
+		if strings.Contains(r.raw, `"status":"interrupted"`) {
+			interrupted++
+		}
+	}
+	if interrupted < 2 || runs() {
+		t.Errorf("%d are recorded as interrupted, and the step runs: %v", interrupted, runs())
+	}
+	if r := m.try(alice, "", "task", "ls", "agent"); strings.Count(r.out, "failed") != 1 {
+		t.Errorf("%+v", r)
 	}
 }
