@@ -34,7 +34,7 @@ type askFlags struct {
 	on                          []string
 	inventory                   string
 	files                       []string
-	asRoot, yesSafe             bool
+	asRoot, yesSafe, planOnly   bool
 	after                       string
 	resume                      bool
 	timeout, wait               time.Duration
@@ -85,6 +85,7 @@ func (a *app) addAskFlags(c *cobra.Command, x *askFlags) {
 	f.StringArrayVar(&x.files, "files", nil, "a directory of this machine below which files may be changed; may be repeated (default .)")
 	_ = c.MarkFlagDirname("files") // the flag is there
 	f.BoolVar(&x.yesSafe, "yes-safe", false, "at a terminal: approve plans of which you would be asked only because a model wrote them")
+	f.BoolVar(&x.planOnly, "plan-only", false, "have plans judged and shown, and nothing run")
 	f.BoolVar(&x.asRoot, "as-root", false, "as root: let commands on this machine run as root")
 	f.StringVar(&x.after, "after", "", "go on from this task of the agent, which it is told")
 	f.BoolVar(&x.resume, "resume", false, "go on from the agent's newest task")
@@ -184,7 +185,7 @@ func (k *asker) turn(ctx context.Context, question string) error {
 		wait = carrel.DoNotWait
 	}
 	m, err := askOf(ctx, client, tasks.RunTask, &carrelv1.RunTaskRequest{
-		Workspace: k.ws, Prompt: question, Protocol: "agent", Serve: serves, After: k.after, Command: &carrelv1.Command{
+		Workspace: k.ws, Prompt: question, Protocol: "agent", Serve: serves, After: k.after, PlanOnly: k.planOnly, Command: &carrelv1.Command{
 			Argv: k.argv, TimeoutMs: k.timeout.Milliseconds(), Source: carrel.SourceUser, ApprovalWaitMs: max(wait.Milliseconds(), -1),
 		},
 	})

@@ -89,6 +89,7 @@ var commandTable = []struct {
 	{"ask", "commands", (*app).askCommand},
 	{"chat", "commands", (*app).chatCommand},
 	{"undo", "commands", (*app).undoCommand},
+	{"agent", "commands", (*app).agentCommand},
 	{"approvals", "commands", (*app).approvalsCommand},
 	{"mcp", "commands", (*app).mcpCommand},
 	{"up", "host", (*app).upCommand},

@@ -314,6 +314,31 @@ func TestPlanThatIsNotRun(t *testing.T) {
 	}
 }
 
+// Where only the plan is asked for it is judged and kept, and nobody is asked.
+func TestPlanOnly(t *testing.T) {
+	h, told := proposing(t, judged, planText(onTarget("workspace demo", "touch f"), onTarget("workspace demo", "id")))
+	at := len(h.records())
+	spec := workspace.TaskSpec{Protocol: "agent", Prompt: "do it", PlanOnly: true}
+	task, err := h.RunTask(t.Context(), alice, "demo", run("agent"), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := next(t, told); r.Outcome != "denied" || len(r.Steps) > 0 || !strings.Contains(r.Why, "only the plan was asked for") {
+		t.Errorf("%+v", r)
+	}
+	all, end := h.follows(task, 0)
+	if end.State != workspace.TaskCompleted || !slices.ContainsFunc(all, func(m string) bool {
+		return strings.HasPrefix(m, "2 plan ") && strings.Contains(m, "touch f")
+	}) {
+		t.Errorf("%q, %+v", all, end)
+	}
+	for _, r := range h.records()[at:] {
+		if strings.Contains(string(r.Action), "plan.run") || strings.Contains(string(r.Action), `"/bin/sh"`) {
+			t.Errorf("recorded %s", r.Action)
+		}
+	}
+}
+
 // Only who runs a turn serves it, one at a time; a turn that is stopped ends the command that runs.
 func TestWhoServesHosts(t *testing.T) {
 	h, _ := proposing(t, judged, planText(onTarget("host", "id")))

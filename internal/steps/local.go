@@ -44,6 +44,15 @@ func Local(asRoot bool) Run {
 	}
 }
 
+// Check runs nothing but "true", under the profile of commands that only read, and says what holds such a command.
+func Check(ctx context.Context, asRoot bool) (string, error) {
+	res, err := hostrun.Run(ctx, hostrun.Command{Argv: []string{"/bin/true"}, Profile: hostrun.SystemInspect, AllowRoot: asRoot})
+	if err != nil {
+		return "", err
+	}
+	return held(hostrun.SystemInspect, res.Controls), nil
+}
+
 // held says in a few words what held a command.
 func held(p hostrun.Profile, controls []workspace.Control) string {
 	verified, other := 0, []string{}

@@ -76,14 +76,16 @@ type conversation struct {
 	trace id.Trace
 	task  workspace.Task
 	after id.Command // the task that it goes on from
-	proc  runtime.Process
-	wait  time.Duration
-	limit Patience
-	in    *os.File // its stdin
-	out   *os.File
-	err   *os.File
-	speak dialect
-	timer *time.Timer // of the dialect, and its goroutine's
+	// planOnly: plans of an agent are not carried out.
+	planOnly bool
+	proc     runtime.Process
+	wait     time.Duration
+	limit    Patience
+	in       *os.File // its stdin
+	out      *os.File
+	err      *os.File
+	speak    dialect
+	timer    *time.Timer // of the dialect, and its goroutine's
 	// quiet is closed when nobody is to be asked any more. The end is kept, then recorded by record, which is there once ready
 	// is closed, and then told.
 	quiet     chan struct{}
@@ -130,7 +132,8 @@ func (t *Tasks) open(r *operation.Request, task workspace.Task, proc runtime.Pro
 ) *conversation {
 	f := proc.Files()
 	c := &conversation{
-		tasks: t, by: r.By, trace: r.Trace, task: task, after: spec.After, proc: proc, wait: wait, limit: t.cfg.Patience,
+		tasks: t, by: r.By, trace: r.Trace, task: task, after: spec.After, planOnly: spec.PlanOnly,
+		proc: proc, wait: wait, limit: t.cfg.Patience,
 		in: f[0], out: f[1], err: f[2],
 		quiet: make(chan struct{}), kept: make(chan struct{}), ready: make(chan struct{}), told: make(chan struct{}),
 		open: map[string]bool{}, keys: map[string]bool{},

@@ -70,6 +70,8 @@ type Turn struct {
 	// Trace joins the records of all that is done.
 	Trace id.Trace
 	On    operation.Target
+	// PlanOnly: plans are judged and shown, and not carried out.
+	PlanOnly bool
 	// Wait is how long a person may take to answer, and Gone is closed when nobody waits for it any more.
 	Wait time.Duration
 	Gone <-chan struct{}
@@ -176,6 +178,9 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 	}
 	if err := turn.Note("plan", planNote(op, digest, p)); err != nil {
 		return Reply{}, err
+	}
+	if turn.PlanOnly {
+		return Reply{Outcome: Denied, Why: "only the plan was asked for, and nothing was run"}, nil
 	}
 	return t.carryOut(ctx, turn, op, steps)
 }

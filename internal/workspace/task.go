@@ -43,6 +43,8 @@ type TaskSpec struct {
 	Protocol, Prompt string
 	// After is a task of the same workspace that an agent goes on from: it is told what was said there. Optional.
 	After id.Command
+	// PlanOnly: an agent's plans are judged and shown, and not carried out.
+	PlanOnly bool
 	// Serve: whoever runs it is about to serve its steps on hosts.
 	Serve bool
 }

@@ -425,3 +425,24 @@ func TestAskOfADaemonThatIsKilled(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// What the agent has to work with is shown, and nothing is made or asked for it.
+func TestAgentCheck(t *testing.T) {
+	m, alice, ask := newAsked(t)
+	check := func() result { return m.try(alice, "", "agent", "check", "--model", "house", "--on", "host") }
+	r := check()
+	if r.code != 0 || !strings.Contains(r.out, "the first question makes") || !strings.Contains(r.out, "house") ||
+		!strings.Contains(r.out, "profile system_inspect") {
+		t.Errorf("%+v", r)
+	}
+	if r := m.try(alice, "", "inspect", "agent"); r.code == 0 {
+		t.Error("a check made the agent's workspace")
+	}
+	m.script(t, always(directly("done")))
+	if r := ask("--on", "none", "anything?"); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	if r := check(); r.code != 0 || !strings.Contains(r.out, "running") || strings.Contains(r.out, "makes") || m.asked.Load() != 1 {
+		t.Errorf("%+v, and the model was asked %d times", r, m.asked.Load())
+	}
+}

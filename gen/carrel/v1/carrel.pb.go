@@ -8539,7 +8539,9 @@ type RunTaskRequest struct {
 	// The caller is about to serve the task's steps on hosts: a first one waits for that for ten seconds.
 	Serve bool `protobuf:"varint,5,opt,name=serve,proto3" json:"serve,omitempty"`
 	// A task of the same workspace that an agent goes on from: it is told what was said there and in those before.
-	After         string `protobuf:"bytes,6,opt,name=after,proto3" json:"after,omitempty"`
+	After string `protobuf:"bytes,6,opt,name=after,proto3" json:"after,omitempty"`
+	// An agent's plans are judged and shown, and not carried out.
+	PlanOnly      bool `protobuf:"varint,7,opt,name=plan_only,json=planOnly,proto3" json:"plan_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8614,6 +8616,13 @@ func (x *RunTaskRequest) GetAfter() string {
 		return x.After
 	}
 	return ""
+}
+
+func (x *RunTaskRequest) GetPlanOnly() bool {
+	if x != nil {
+		return x.PlanOnly
+	}
+	return false
 }
 
 type RunTaskResponse struct {
@@ -14668,14 +14677,15 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x17\n" +
 	"\aunix_ms\x18\x02 \x01(\x03R\x06unixMs\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04body\x18\x04 \x01(\fR\x04body\"\xbc\x01\n" +
+	"\x04body\x18\x04 \x01(\fR\x04body\"\xd9\x01\n" +
 	"\x0eRunTaskRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12,\n" +
 	"\acommand\x18\x02 \x01(\v2\x12.carrel.v1.CommandR\acommand\x12\x1a\n" +
 	"\bprotocol\x18\x03 \x01(\tR\bprotocol\x12\x16\n" +
 	"\x06prompt\x18\x04 \x01(\tR\x06prompt\x12\x14\n" +
 	"\x05serve\x18\x05 \x01(\bR\x05serve\x12\x14\n" +
-	"\x05after\x18\x06 \x01(\tR\x05after\"6\n" +
+	"\x05after\x18\x06 \x01(\tR\x05after\x12\x1b\n" +
+	"\tplan_only\x18\a \x01(\bR\bplanOnly\"6\n" +
 	"\x0fRunTaskResponse\x12#\n" +
 	"\x04task\x18\x01 \x01(\v2\x0f.carrel.v1.TaskR\x04task\"\xad\x01\n" +
 	"\fServeRequest\x12-\n" +

@@ -1918,6 +1918,8 @@ class RunTaskRequest(Message):
     serve: bool = False
     # A task of the same workspace that an agent goes on from: it is told what was said there and in those before.
     after: str = ""
+    # An agent's plans are judged and shown, and not carried out.
+    plan_only: bool = False
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("workspace", "workspace", "string", "one", None),
         Field("command", "command", "message", "opt", "Command"),
@@ -1925,6 +1927,7 @@ class RunTaskRequest(Message):
         Field("prompt", "prompt", "string", "one", None),
         Field("serve", "serve", "bool", "one", None),
         Field("after", "after", "string", "one", None),
+        Field("plan_only", "planOnly", "bool", "one", None),
     )
 
 

@@ -713,6 +713,7 @@ export const schema = {
     ['prompt', 'string', 'one'],
     ['serve', 'bool', 'one'],
     ['after', 'string', 'one'],
+    ['planOnly', 'bool', 'one'],
   ],
   RunTaskResponse: [
     ['task', 'message', 'opt', 'Task'],

@@ -1569,6 +1569,10 @@ export interface RunTaskRequest {
    * A task of the same workspace that an agent goes on from: it is told what was said there and in those before.
    */
   after: string;
+  /**
+   * An agent's plans are judged and shown, and not carried out.
+   */
+  planOnly: boolean;
 }
 
 export interface RunTaskResponse {

@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/attend"
+	"github.com/carrel-dev/carrel/internal/steps"
+)
+
+func (a *app) agentCommand() *cobra.Command {
+	return group(&cobra.Command{
+		Use:     "agent",
+		Short:   "See what the agent of ask and chat has to work with",
+		Long:    `The agent of "carrel ask" and "carrel chat" runs in a workspace, with a model and no key.`,
+		Example: "  carrel agent check",
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage(c, "cannot use the argument %q: agent has check", args[0])
+			}
+			return nil
+		},
+	}, a.agentCheckCommand())
+}
+
+func (a *app) agentCheckCommand() *cobra.Command {
+	var x askFlags
+	c := &cobra.Command{
+		Use:   "check [flags]",
+		Short: "Show the agent's model, budget, hosts and what holds its commands",
+		Long: `Show what "carrel ask" with the same flags has to work with: the agent's workspace and model,
+what is left of its budget, the remote hosts of the inventory, and what holds a command on
+this machine that only reads, tried with one that does nothing. Nothing is asked of the
+model, nothing is made, and no host is connected to.`,
+		Example: "  carrel agent check\n  carrel agent check --on remote --hosts hosts.yaml",
+		Args:    exactly(),
+	}
+	a.addAskFlags(c, &x)
+	return a.prints(c, func(c *cobra.Command, _ []string) (any, printer, error) {
+		if x.llm == "" {
+			x.llm = "-" // it is not asked
+		}
+		table := asTable
+		x.output = &table
+		k, err := a.asker(c, &x)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer k.close()
+		rows := [][2]string{{"workspace", x.agent + ", which the first question makes"}}
+		m, err := askOf(c.Context(), k.client, workspaces.Get, &carrelv1.GetRequest{Workspace: x.agent})
+		switch {
+		case err == nil:
+			rows[0][1] = m.GetWorkspace().GetName() + ", " + m.GetWorkspace().GetState()
+			model := "none: give it one with \"carrel update --model NAME " + x.agent + "\""
+			if uses := m.GetWorkspace().GetModels(); len(uses) > 0 {
+				model = uses[0].GetName()
+			}
+			rows = append(rows, [2]string{"model", model})
+			u, err := askOf(c.Context(), k.client, models.ModelUsage, &carrelv1.ModelUsageRequest{Workspace: x.agent})
+			if err != nil {
+				return nil, nil, err
+			}
+			for _, used := range u.GetUsage() {
+				rows = append(rows, [2]string{"budget", leftText(used.GetBudget(), used.GetToday(), used.GetWhole())})
+			}
+		case connect.CodeOf(err) == connect.CodeNotFound:
+			name, err := onlyModel(c.Context(), k.client)
+			if x.model != "" {
+				name, err = x.model, nil
+			}
+			if err != nil {
+				name = "none: " + errorText(err)
+			}
+			rows = append(rows, [2]string{"model", name})
+		default:
+			return nil, nil, err
+		}
+		rows = append(rows, [2]string{"runs in", k.servedText()})
+		if k.served.Local != nil {
+			held, err := steps.Check(c.Context(), x.asRoot)
+			if err != nil {
+				held = "it is not held, and not run: " + attend.Message(err.Error())
+			}
+			rows = append(rows, [2]string{"only reads", held})
+		}
+		for _, name := range k.served.Remotes {
+			rows = append(rows, [2]string{"remote", name})
+		}
+		o := object{}
+		for _, r := range rows {
+			o = append(o, member{r[0], r[1]})
+		}
+		return o, pairs(rows...), nil
+	})
+}
