@@ -6,10 +6,14 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/cli"
+	"github.com/carrel-dev/carrel/internal/hostrun"
 )
 
 func init() { build.Program("carrel") }
 
 func main() {
+	if code, is := hostrun.Stage(os.Args); is { // it was started to hold a command on this machine
+		os.Exit(code)
+	}
 	os.Exit(cli.Main(os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, os.Exit))
 }

@@ -72,6 +72,17 @@ var later = []struct {
 		[]apitest.Call{{Method: "Resize", Args: []any{"demo", execapi.ResizeParams{ID: ranID, Rows: 20, Cols: 21, Client: 7}}}},
 	},
 	{
+		"AgentService.Serve",
+		[]proto.Message{
+			&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Start{Start: &carrelv1.ServeStart{Workspace: "demo", TaskId: string(ranID)}}},
+			&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Result{Result: &carrelv1.StepResult{
+				Number: 1, Status: &carrelv1.Status{Code: 137, Signal: 9, TimedOut: true}, Stdout: []byte("out\x00and more"), Stderr: []byte("err\xff"),
+				Lost: 5, Held: "read_only", Error: "it is odd",
+			}}},
+		},
+		"out\x00 err\xff 13 read_only it is odd: unavailable 137 9 true", nil,
+	},
+	{
 		"PortService.Connect",
 		[]proto.Message{
 			&carrelv1.ConnectRequest{Message: &carrelv1.ConnectRequest_Start{Start: &carrelv1.ConnectStart{Workspace: "demo", Port: 80}}},

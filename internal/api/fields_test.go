@@ -26,6 +26,9 @@ var values = map[string][2]any{
 	"Command.source":                {"user", "llm"},
 	"DetachRequest.session":         {"main", "other-2"},
 	"JoinStart.command_id":          {"c-0123456789abcdef", "c-fedcba9876543210"},
+	"RunTaskRequest.after":          {"c-0123456789abcdef", "c-fedcba9876543210"},
+	"ServeStart.task_id":            {"c-0123456789abcdef", "c-fedcba9876543210"},
+	"ServeStart.remotes":            {"web-1", "web-2"},
 	"CreateRequest.allow":           {"userns", "io_uring"},
 	"CreateTokenRequest.owner":      {"uid:1000", "uid:1001"},
 	"CreateTokenRequest.roles":      {"agent", "operator"},
@@ -84,6 +87,7 @@ var silent = map[string]string{
 var notFirst = map[string]bool{
 	"StreamRequest.stdin": true, "StreamRequest.close_stdin": true, "StreamRequest.resize": true, "StreamRequest.signal": true,
 	"RestoreRequest.data": true, "JoinRequest.stdin": true, "JoinRequest.resize": true, "ConnectRequest.data": true,
+	"ServeRequest.result":   true,
 	"WriteFileRequest.data": true, "WriteFileRequest.finish": true, "UnpackFilesRequest.data": true, "UnpackFilesRequest.finish": true,
 }
 

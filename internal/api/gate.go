@@ -100,8 +100,11 @@ type Gate interface {
 	Signal(ctx context.Context, p principal.Principal, ref string, s execapi.StopTaskParams) error
 	Resize(ctx context.Context, p principal.Principal, ref string, r execapi.ResizeParams) error
 
-	// RunTask starts a task, by the protocol "carrel", which "" is too, or "acp". The id of a task is its command's.
-	RunTask(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams, protocol, prompt string) (workspace.Task, error)
+	// RunTask starts a task. The id of a task is its command's.
+	RunTask(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams, spec workspace.TaskSpec) (workspace.Task, error)
+	// ServeHosts has h carry out the steps on hosts of an agent's task, until leave is called. over is closed when the task has ended.
+	ServeHosts(ctx context.Context, p principal.Principal, ref string, task id.Command, h runtime.Hosts) (leave func(), over <-chan struct{},
+		err error)
 	ListTasks(ctx context.Context, p principal.Principal, ref string) ([]workspace.Task, error)
 	Task(ctx context.Context, p principal.Principal, ref string, task id.Command) (workspace.Task, error)
 	// StopTask returns when the task has ended.

@@ -27,6 +27,7 @@ var minimal = map[string]string{
 	"CommandService/Stream":            `{"start":{"workspace":"demo","command":{"argv":["true"]}}}`,
 	"CommandService/Detach":            `{"workspace":"demo","command":{"argv":["true"]}}`,
 	"CommandService/Join":              `{"start":{"workspace":"demo","commandId":"c-0123456789abcdef"}}`,
+	"AgentService/Serve":               `{"start":{"workspace":"demo","taskId":"c-0123456789abcdef"}}`,
 	"CommandService/Logs":              `{"workspace":"demo","commandId":"c-0123456789abcdef"}`,
 	"CommandService/Wait":              `{"workspace":"demo","commandId":"c-0123456789abcdef"}`,
 	"CommandService/Resize":            `{"workspace":"demo","commandId":"c-0123456789abcdef","size":{}}`,

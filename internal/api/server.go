@@ -176,6 +176,7 @@ func NewServer(g Gate, opts Options) *Server {
 	mount(carrelv1connect.NewWorkspaceServiceHandler(workspaces{s}, limits, plain, strictJSON))
 	mount(carrelv1connect.NewCommandServiceHandler(commands{s}, limits, plain, strictJSON))
 	mount(carrelv1connect.NewTaskServiceHandler(tasks{s}, limits, plain, strictJSON))
+	mount(carrelv1connect.NewAgentServiceHandler(agents{s}, limits, plain, strictJSON))
 	mount(carrelv1connect.NewArchiveServiceHandler(archives{s}, limits, plain, strictJSON))
 	mount(carrelv1connect.NewFileServiceHandler(filesAPI{s}, limits, plain, strictJSON))
 	mount(carrelv1connect.NewPortServiceHandler(portsAPI{s}, limits, plain, strictJSON))

@@ -10,6 +10,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -17,10 +18,15 @@ type tasks struct{ *Server }
 
 func (s tasks) RunTask(ctx context.Context, req *request[carrelv1.RunTaskRequest]) (*response[carrelv1.RunTaskResponse], error) {
 	ref, e, err := execParams(req.Msg.GetWorkspace(), req.Msg.GetCommand())
+	if err == nil && req.Msg.GetAfter() != "" {
+		_, _, err = parseCommand(req.Msg.GetWorkspace(), req.Msg.GetAfter())
+	}
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}
-	t, err := s.gate.RunTask(ctx, authn.FromContext(ctx), ref, e, req.Msg.GetProtocol(), req.Msg.GetPrompt())
+	t, err := s.gate.RunTask(ctx, authn.FromContext(ctx), ref, e, workspace.TaskSpec{
+		Protocol: req.Msg.GetProtocol(), Prompt: req.Msg.GetPrompt(), Serve: req.Msg.GetServe(), After: id.Command(req.Msg.GetAfter()),
+	})
 	if why := ended(ctx); why != nil {
 		err = why
 	}

@@ -22,32 +22,22 @@ import (
 // for themselves in the digests and are nowhere kept.
 func subjectOf(x *gate.Question) (approval.Subject, error) {
 	r := x.Request
-	op := r.Op
-	command, commands := op.(operation.Commanding)
-	if commands {
-		words := command.Command()
-		words.ID = ""
-		command = command.With(words)
-		op = command
-	}
-	canonical, err := operation.Canonical(op, r.On)
+	digest, err := operation.Same(r.Op, r.On)
 	if err != nil {
 		return approval.Subject{}, err
 	}
 	s := approval.Subject{
-		Digest: operation.Digest(canonical), By: r.By.String(), Workspace: r.On.Name, Policy: x.Judgement.Policy, Thread: r.Thread,
+		Digest: digest, By: r.By.String(), Workspace: r.On.Workspace(), Policy: x.Judgement.Policy, Thread: r.Thread,
 	}
-	if op.Op() != operation.ExecCommand {
+	command, commands := r.Op.(operation.Commanding)
+	if !commands || r.Op.Op() != operation.ExecCommand {
 		return s, nil
 	}
 	s.Argv = x.Record.Argv()
 	words := command.Command()
 	words.TimeoutMS = 0
-	if canonical, err = operation.Canonical(command.With(words), r.On); err != nil {
-		return s, err
-	}
-	s.Around = operation.Digest(canonical)
-	return s, nil
+	s.Around, err = operation.Same(command.With(words), r.On)
+	return s, err
 }
 
 // questionOf is what a person is shown of a request, without secrets.
@@ -68,6 +58,10 @@ func questionOf(x *gate.Question) approval.Question {
 	if c, ok := r.Op.(operation.TaskAsks); ok {
 		q.Argv = clean.Argv(c.Asked)
 		reasons = append(slices.Clone(reasons), "task "+string(c.ID)+" says: "+c.Title)
+	}
+	if p, ok := r.Op.(operation.Plan); ok {
+		q.Argv = clean.Texts(p.Lines())
+		reasons = append(slices.Clone(reasons), "the agent says that it is for: "+p.Goal)
 	}
 	// Copies where something changes: the decision is the cache's.
 	q.Decision.Reasons = clean.Texts(reasons)

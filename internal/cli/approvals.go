@@ -37,6 +37,8 @@ model or a program wrote.`,
 // actionOf is the action of a question in one line.
 func actionOf(m *carrelv1.Approval) string {
 	switch {
+	case m.GetKind() == string(operation.RunPlan):
+		return strings.Join(m.GetArgv(), "; ")
 	case len(m.GetArgv()) > 0:
 		return approval.Words(m.GetArgv())
 	case m.GetHost() != "":

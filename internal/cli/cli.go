@@ -86,6 +86,8 @@ var commandTable = []struct {
 	{"kill", "commands", (*app).killCommand},
 	{"wait", "commands", (*app).waitCommand},
 	{"task", "commands", (*app).taskCommand},
+	{"ask", "commands", (*app).askCommand},
+	{"chat", "commands", (*app).chatCommand},
 	{"approvals", "commands", (*app).approvalsCommand},
 	{"mcp", "commands", (*app).mcpCommand},
 	{"up", "host", (*app).upCommand},

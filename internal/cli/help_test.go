@@ -20,7 +20,7 @@ import (
 // withoutCommand are the operations that no command asks for on its own.
 var withoutCommand = []operation.Name{
 	operation.Login, operation.Mended, operation.Recover, operation.RemoveHome, operation.ResizeCommand, operation.ConnectOut,
-	operation.ConnectPort, operation.AskTask, operation.KeyTask,
+	operation.ConnectPort, operation.AskTask, operation.KeyTask, operation.RunPlan,
 }
 
 // The one-line help of a command is in the row of its operation, and only there.

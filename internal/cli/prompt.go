@@ -16,13 +16,22 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/attend"
+	"github.com/carrel-dev/carrel/internal/operation"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
 // approvalText shows a person everything that decides about a question.
 func approvalText(m *carrelv1.Approval) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s  %s  risk %d of 100\n\n  %s\n\n", m.GetId(), m.GetState(), m.GetRiskScore(), actionOf(m))
+	action := actionOf(m)
+	if m.GetKind() == string(operation.RunPlan) { // a step a line
+		steps := make([]string, 0, len(m.GetArgv()))
+		for _, s := range m.GetArgv() {
+			steps = append(steps, printable(s))
+		}
+		action = strings.Join(steps, "\n  ")
+	}
+	fmt.Fprintf(&b, "%s  %s  risk %d of 100\n\n  %s\n\n", m.GetId(), m.GetState(), m.GetRiskScore(), action)
 	row := func(name, text string) {
 		if text != "" {
 			fmt.Fprintf(&b, "  %-12s%s\n", name, printable(text))
@@ -47,6 +56,7 @@ func approvalText(m *carrelv1.Approval) string {
 	row("rule", m.GetRule())
 	isolation := m.GetIsolation()
 	switch {
+	case m.GetKind() != string(operation.ExecCommand) && m.GetKind() != string(operation.RunOnce): // they are judged by no profile
 	case m.GetProfile() == "workspace":
 		isolation += "; all that is required of it was verified"
 	case m.GetProfile() == "host" && len(m.GetArgv()) > 0:

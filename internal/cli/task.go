@@ -283,9 +283,11 @@ const (
 	reconnectAfter = time.Second
 )
 
-// followTask prints messages until the task ends. A connection that is lost is made again, from the last message on.
-func (a *app) followTask(ctx context.Context, client *carrel.Client, req *carrelv1.FollowTaskRequest, out format) error {
-	var end *carrelv1.Task
+// receiveTask calls show with the messages of a task until it ends, and returns it then. A connection that is lost is made
+// again, from the last message on.
+func (a *app) receiveTask(ctx context.Context, client *carrel.Client, req *carrelv1.FollowTaskRequest,
+	show func(*carrelv1.TaskMessage) error,
+) (end *carrelv1.Task, err error) {
 	for tried := 0; ; tried++ {
 		err := receiveOf(ctx, client, tasks.FollowTask, req, func(m *carrelv1.FollowTaskResponse) error {
 			tried = 0
@@ -297,19 +299,27 @@ func (a *app) followTask(ctx context.Context, client *carrel.Client, req *carrel
 			if m.GetLost() > 0 {
 				_ = say(a.Err, "carrel: no longer kept: %s\n", counted(m.GetLost(), "message"))
 			}
-			return a.printMessage(m.GetMessage(), out)
+			return show(m.GetMessage())
 		})
 		if err == nil {
-			break
+			return end, nil
 		}
 		if connect.CodeOf(err) != connect.CodeUnavailable || tried >= reconnects || ctx.Err() != nil {
-			return err
+			return nil, err
 		}
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		case <-time.After(reconnectAfter):
 		}
+	}
+}
+
+// followTask prints messages until the task ends.
+func (a *app) followTask(ctx context.Context, client *carrel.Client, req *carrelv1.FollowTaskRequest, out format) error {
+	end, err := a.receiveTask(ctx, client, req, func(m *carrelv1.TaskMessage) error { return a.printMessage(m, out) })
+	if err != nil {
+		return err
 	}
 	switch workspace.TaskState(end.GetState()) {
 	case workspace.TaskRunning, workspace.TaskCompleted:

@@ -122,7 +122,7 @@ func (c *Commands) exec(ctx context.Context, p principal.Principal, ref string, 
 	op.ID = id.NewCommand()
 	life := c.cfg.Lifecycle
 	authorised, err := c.cfg.Gate.Authorise(ctx, operation.Request{
-		By: p, Op: op, Thread: e.Asked.Thread, Wait: time.Duration(e.Asked.WaitMS) * time.Millisecond,
+		By: p, Op: op, Trace: e.Asked.Trace, Thread: e.Asked.Thread, Wait: time.Duration(e.Asked.WaitMS) * time.Millisecond,
 	}, func() (operation.Target, error) { return life.Find(ref) })
 	if err != nil {
 		return "", err
@@ -153,6 +153,11 @@ func (c *Commands) exec(ctx context.Context, p principal.Principal, ref string, 
 		}
 		return start(ctx, rt, p)
 	})
+}
+
+// Operation is the operation that Run carries out for p with e. It has no id yet.
+func (c *Commands) Operation(p principal.Principal, e *execapi.ExecParams) (operation.Exec, error) {
+	return asked(p, e, false)
 }
 
 // asked is the operation that p asks for with e.

@@ -91,9 +91,10 @@ func (e *Events) wake(owner string) {
 	}
 }
 
-// Told makes an event of an outcome. Outcomes about tokens and secrets are about no workspace.
+// Told makes an event of an outcome. Outcomes about tokens, secrets and hosts are about no workspace.
 func (e *Events) Told(r *operation.Request, intent int64, err error) {
-	if on := operation.Of(r.Op.Op()).On; on == operation.Token || on == operation.Secret {
+	on := operation.Of(r.Op.Op()).On
+	if on == operation.Token || on == operation.Secret || r.On.Kind == operation.Host || r.On.Kind == operation.Remote {
 		return
 	}
 	ev := workspace.Event{

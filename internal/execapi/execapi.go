@@ -167,6 +167,8 @@ type Asked struct {
 	Source string
 	// Thread names the conversation of the command, "" for none.
 	Thread string
+	// Trace joins its records with those of what it is part of; "" is a trace of its own.
+	Trace id.Trace
 	// WaitMS bounds the wait for a person's answer. 0 means the configured time. If it is
 	// negative the request fails at once, and the question stays open for a later request.
 	WaitMS int64

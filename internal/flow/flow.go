@@ -41,6 +41,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/store"
 	"github.com/carrel-dev/carrel/internal/tasks"
 	"github.com/carrel-dev/carrel/internal/tokens"
+	"github.com/carrel-dev/carrel/internal/turns"
 	"github.com/carrel-dev/carrel/internal/upkeep"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -183,6 +184,7 @@ func New(cfg Config) *Flow {
 	f.Tasks = tasks.New(tasks.Config{
 		Gate: f.gate, Lifecycle: f.Lifecycle, Commands: f.Commands, Store: cfg.Store, Allow: f.AllowTask, Redact: cfg.Redact,
 		Patience: cfg.TaskPatience, Log: cfg.Log,
+		Turns: turns.New(turns.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Commands: f.Commands, Redact: cfg.Redact, Log: cfg.Log}),
 	})
 	f.Files = files.New(files.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Program: cfg.Archiver})
 	f.Ports = ports.New(ports.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Idle: cfg.PortIdle, Linger: cfg.PortLinger})

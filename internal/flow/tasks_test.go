@@ -40,7 +40,7 @@ func hastyHouse(t *testing.T, leave time.Duration, agent func(*agentDouble) int)
 // task starts a task of alice's in demo.
 func (h *house) task(protocol string) workspace.Task {
 	h.t.Helper()
-	task, err := h.RunTask(h.t.Context(), alice, "demo", run("agent"), protocol, "do it")
+	task, err := h.RunTask(h.t.Context(), alice, "demo", run("agent"), workspace.TaskSpec{Protocol: protocol, Prompt: "do it"})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -377,7 +377,7 @@ func TestTasksOfOthers(t *testing.T) {
 	ctx := t.Context()
 	methods := func(p principal.Principal, ref string) map[string]error {
 		all := map[string]error{}
-		_, all["run"] = h.RunTask(ctx, p, ref, run("agent"), "", "do it")
+		_, all["run"] = h.RunTask(ctx, p, ref, run("agent"), workspace.TaskSpec{Prompt: "do it"})
 		_, all["list"] = h.ListTasks(ctx, p, ref)
 		_, all["show"] = h.Task(ctx, p, ref, task.ID)
 		_, all["follow"] = h.FollowTask(ctx, p, ref, task.ID, 0, true, func(workspace.TaskMessage, int64) error { return nil })
@@ -417,20 +417,21 @@ func TestTasksAreBounded(t *testing.T) {
 	for range 32 {
 		h.task("")
 	}
-	_, err := h.RunTask(t.Context(), alice, "demo", run("agent"), "", "do it")
+	_, err := h.RunTask(t.Context(), alice, "demo", run("agent"), workspace.TaskSpec{Prompt: "do it"})
 	if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "carrel task stop") {
 		t.Errorf("one more: %v", err)
 	}
 	h.create(bob, "his")
-	if _, err := h.RunTask(t.Context(), bob, "his", run("agent"), "", "do it"); err != nil {
+	if _, err := h.RunTask(t.Context(), bob, "his", run("agent"), workspace.TaskSpec{Prompt: "do it"}); err != nil {
 		t.Errorf("of another: %v", err)
 	}
 	for _, p := range []string{"", strings.Repeat("x", tasks.MaxPrompt+1), "\xff"} {
-		if _, err := h.RunTask(t.Context(), bob, "his", run("agent"), "", p); !errdefs.IsInvalidArgument(err) {
+		if _, err := h.RunTask(t.Context(), bob, "his", run("agent"), workspace.TaskSpec{Prompt: p}); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("a prompt of %d bytes: %v", len(p), err)
 		}
 	}
-	if _, err := h.RunTask(t.Context(), bob, "his", run("agent"), "other", "p"); !errdefs.IsInvalidArgument(err) {
+	other := workspace.TaskSpec{Protocol: "other", Prompt: "p"}
+	if _, err := h.RunTask(t.Context(), bob, "his", run("agent"), other); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("another protocol: %v", err)
 	}
 }

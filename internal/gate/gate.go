@@ -161,6 +161,10 @@ func (x *passing) clear(ctx context.Context) (err error) {
 			return Refuse(x.judgement.Refusal(x.row.Sentence(x.request.On)))
 		case policy.Confirm:
 		}
+		if pass, ok := coverOf(ctx).spend(x); ok {
+			x.pass = pass
+			return nil
+		}
 		if err := x.entry(); err != nil {
 			return err
 		}

@@ -107,7 +107,7 @@ func (x *passing) passed(err error) {
 		return
 	}
 	p.handed = true
-	p.Ended, p.Workspace = now(), x.request.On.Name
+	p.Ended, p.Workspace = now(), x.request.On.Workspace()
 	if p.Err = err; err != nil && x.record != nil {
 		p.Err = x.record.Error(err)
 	}

@@ -175,10 +175,14 @@ func (j *Judge) Judge(r *operation.Request) (*Judgement, error) {
 // profileOf is the profile that a target is judged by. A workspace whose controls were not
 // all verified is judged as the host, by the policy itself.
 func profileOf(on operation.Target) policy.Profile {
-	if on.Kind == operation.Workspace {
+	switch on.Kind {
+	case operation.Workspace:
 		return policy.Workspace
+	case operation.Remote:
+		return policy.Remote
+	default:
+		return policy.Host
 	}
-	return policy.Host
 }
 
 // question asks about the command of a request.

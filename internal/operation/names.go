@@ -46,6 +46,8 @@ const (
 	StopTask   Name = "task.stop"
 	AskTask    Name = "task.permission"
 	KeyTask    Name = "task.key"
+	// RunPlan is what an agent's task proposes: commands on targets.
+	RunPlan Name = "plan.run"
 
 	// ReadFile reads files of a workspace, ListFiles looks at names and searches, WriteFile writes files and trees.
 	ReadFile      Name = "file.read"

@@ -78,6 +78,14 @@ func (t Target) Isolation() string {
 	return "boundary=" + string(t.Boundary) + " root=" + string(t.Root)
 }
 
+// Workspace is the derived name of the workspace that the operation is about, "" if it is about a host.
+func (t Target) Workspace() id.Workspace {
+	if t.Kind == Host || t.Kind == Remote {
+		return ""
+	}
+	return t.Name
+}
+
 // Names are what the target is called, for a principal's scope: its key, then its name.
 func (t Target) Names() []string { return []string{string(t.Key), string(t.Name)} }
 
@@ -129,4 +137,19 @@ func NameIn(canonical []byte) Name {
 		return ""
 	}
 	return head.Kind
+}
+
+// Same is the digest of an operation on a target without the id that carrel gives a command: the same command asked for
+// again has the same.
+func Same(op Operation, on Target) (string, error) {
+	if c, ok := op.(Commanding); ok {
+		words := c.Command()
+		words.ID = ""
+		op = c.With(words)
+	}
+	canonical, err := Canonical(op, on)
+	if err != nil {
+		return "", err
+	}
+	return Digest(canonical), nil
 }

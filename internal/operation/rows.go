@@ -207,7 +207,7 @@ var Table = []Row{
 		// Its command is judged by itself, as command.exec.
 		Name: RunTask, Words: "run a task in", Needs: p.Run, On: Workspace, Class: Change,
 		Help:   "Run a task: a program that is given a prompt and reports messages",
-		Calls:  []Call{{"TaskService/RunTask", Large, false}},
+		Calls:  []Call{{"TaskService/RunTask", Large, false}, {"AgentService/Serve", Large, true}},
 		Judged: rule(Rule{Name: "task.run", Risk: 10, Reason: "gives a prompt to a program whose command is judged by itself"}),
 	},
 	{
@@ -245,6 +245,17 @@ var Table = []Row{
 			Name: "task.key", Risk: 20, Final: true,
 			Reason: "gives the placeholder of a secret that the workspace uses; the value stays outside",
 		}),
+	},
+	{
+		// Its commands are judged by themselves too, each before it runs.
+		Name: RunPlan, Words: "carry out a plan of", Needs: p.Run, On: Workspace, Class: Change,
+		Judged: Judged{Rules: []Rule{
+			{
+				Name: "plan.run.asks", When: planAsks, Asks: true, Risk: 60, Final: true,
+				Reason: "an agent proposes commands of which a person has to approve one at least",
+			},
+			{Name: "plan.run", Risk: 10, Reason: "an agent proposes commands that the policy lets pass"},
+		}},
 	},
 	// Who may run commands may have the files that commands have.
 	{

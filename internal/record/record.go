@@ -115,7 +115,7 @@ func (o *Of) Argv() []string { return o.argv }
 func (o *Of) Intent() audit.Record {
 	r := o.request
 	return audit.Record{
-		Type: audit.Intent, Trace: r.Trace, Principal: r.By.String(), Owner: OnBehalf(r.By), Workspace: r.On.Name,
+		Type: audit.Intent, Trace: r.Trace, Principal: r.By.String(), Owner: OnBehalf(r.By), Workspace: r.On.Workspace(),
 		Action: o.action, ActionDigest: o.digest, Approval: NoApproval, Isolation: r.On.Isolation(), Data: o.cut,
 	}
 }
@@ -136,7 +136,7 @@ func (o *Of) Denial(intent audit.Record, why error, untold int64) audit.Record {
 func (o *Of) Outcome(seq int64, data any, err error) audit.Record {
 	r := o.request
 	rec := audit.Record{
-		Type: audit.Outcome, Trace: r.Trace, Principal: r.By.String(), Owner: OnBehalf(r.By), Workspace: r.On.Name,
+		Type: audit.Outcome, Trace: r.Trace, Principal: r.By.String(), Owner: OnBehalf(r.By), Workspace: r.On.Workspace(),
 		Intent: seq, Status: audit.StatusOK,
 	}
 	if data != nil {

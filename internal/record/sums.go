@@ -38,7 +38,7 @@ const (
 
 // Observed counts one operation of class observe.
 func (w *Writer) Observed(r *operation.Request) {
-	w.sums.count(looker{principal: r.By.String(), owner: OnBehalf(r.By), workspace: r.On.Name}, r.Op.Op())
+	w.sums.count(looker{principal: r.By.String(), owner: OnBehalf(r.By), workspace: r.On.Workspace()}, r.Op.Op())
 }
 
 // Unrecorded counts one operation of an owner's that was refused and gets no record: why is TooMuch or

@@ -26,6 +26,7 @@ import (
 type acp struct {
 	c       *conversation
 	prompt  string
+	meta    func() any   // what session/new says beside, nil for nothing
 	step    atomic.Int32 // the number of the request that is open
 	session atomic.Pointer[string]
 }
@@ -105,7 +106,11 @@ func (a *acp) answered(m linerpc.Message) error {
 			return fmt.Errorf("it speaks version %d of ACP, and carrel speaks %v", r.ProtocolVersion, acpVersions)
 		}
 		// A server of tools would have to be reachable from inside, and the daemon's socket is not: see docs/decisions/0028-tasks.md.
-		return a.request("session/new", map[string]any{"cwd": workspace.Home, "mcpServers": []any{}})
+		params := map[string]any{"cwd": workspace.Home, "mcpServers": []any{}}
+		if a.meta != nil {
+			params["_meta"] = a.meta()
+		}
+		return a.request("session/new", params)
 	case 2:
 		if r.SessionID == "" || len(r.SessionID) > 256 {
 			return fmt.Errorf("its session has an id of %d bytes; 1 to 256 are allowed", len(r.SessionID))
@@ -118,10 +123,13 @@ func (a *acp) answered(m linerpc.Message) error {
 	if err := a.c.message("completion", m.Result); err != nil {
 		return err
 	}
-	switch r.StopReason {
-	case "end_turn":
+	by, stopped := a.c.stoppedBy()
+	switch {
+	case r.StopReason == "end_turn":
 		a.c.finish(workspace.TaskCompleted, r.StopReason)
-	case "":
+	case r.StopReason == "cancelled" && stopped:
+		a.c.finish(workspace.TaskStopped, "stopped by "+by)
+	case r.StopReason == "":
 		return fmt.Errorf("its answer to session/prompt has no stopReason")
 	default:
 		a.c.finish(workspace.TaskFailed, fmt.Sprintf("the agent ended its turn before it was done: %.64q", r.StopReason))

@@ -14,6 +14,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/linerpc"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/principal"
@@ -43,10 +44,12 @@ type Patience struct {
 	// Stop is for the end after it was asked to stop. Leave is for the end of its command after that of the task, and
 	// for its last output after the end of its command.
 	Stop, Leave time.Duration
+	// Serve is how long an agent's plan waits for the client that serves hosts.
+	Serve time.Duration
 }
 
 // patience is that of all tasks; tests have another.
-var patience = Patience{time.Minute, 30 * time.Second, 10 * time.Second, 10 * time.Second}
+var patience = Patience{time.Minute, 30 * time.Second, 10 * time.Second, 10 * time.Second, 10 * time.Second}
 
 // dialect is what a program speaks. It is called by one goroutine, but for stop. An error of begin or take ends the task,
 // which has failed by it.
@@ -63,12 +66,16 @@ type dialect interface {
 var dialects = map[string]func(*conversation) dialect{
 	Carrel: func(c *conversation) dialect { return &own{c: c} },
 	ACP:    func(c *conversation) dialect { return &acp{c: c} },
+	Agent:  newAgent,
 }
 
 // conversation is a task that runs.
 type conversation struct {
 	tasks *Tasks
+	by    principal.Principal
+	trace id.Trace
 	task  workspace.Task
+	after id.Command // the task that it goes on from
 	proc  runtime.Process
 	wait  time.Duration
 	limit Patience
@@ -86,6 +93,10 @@ type conversation struct {
 	record    *gate.Pending
 	told      chan struct{}
 	asking    sync.WaitGroup
+
+	// about is closed once who said that they serve hosts does; nil if nobody said so.
+	about     chan struct{}
+	aboutOnce sync.Once
 
 	writing sync.Mutex
 
@@ -105,6 +116,7 @@ type conversation struct {
 	asked        int
 	keys         map[string]bool
 	stderr       []byte
+	served       runtime.Hosts // who serves hosts, if anybody does
 }
 
 // end is how a task ends.
@@ -113,11 +125,18 @@ type end struct {
 	reason string
 }
 
-func (t *Tasks) open(task workspace.Task, proc runtime.Process, wait time.Duration) *conversation {
+func (t *Tasks) open(r *operation.Request, task workspace.Task, proc runtime.Process, wait time.Duration,
+	spec workspace.TaskSpec,
+) *conversation {
 	f := proc.Files()
 	c := &conversation{
-		tasks: t, task: task, proc: proc, wait: wait, limit: t.cfg.Patience, in: f[0], out: f[1], err: f[2], quiet: make(chan struct{}),
-		kept: make(chan struct{}), ready: make(chan struct{}), told: make(chan struct{}), open: map[string]bool{}, keys: map[string]bool{},
+		tasks: t, by: r.By, trace: r.Trace, task: task, after: spec.After, proc: proc, wait: wait, limit: t.cfg.Patience,
+		in: f[0], out: f[1], err: f[2],
+		quiet: make(chan struct{}), kept: make(chan struct{}), ready: make(chan struct{}), told: make(chan struct{}),
+		open: map[string]bool{}, keys: map[string]bool{},
+	}
+	if spec.Serve && task.Protocol == Agent {
+		c.about = make(chan struct{})
 	}
 	c.speak = dialects[task.Protocol](c)
 	return c
@@ -221,7 +240,7 @@ func (c *conversation) why(err error, status *execapi.Status, gone error) (works
 
 // talk speaks until the task ends, the program's output does, or the program breaks a rule.
 func (c *conversation) talk(prompt string) error {
-	if err := c.message("prompt", map[string]string{"text": prompt}); err != nil {
+	if err := c.message("prompt", prompted{prompt, c.after}); err != nil {
 		return err
 	}
 	if err := c.speak.begin(prompt); err != nil && !errors.Is(err, errPipe) { // what it says may follow all the same
@@ -306,6 +325,13 @@ func (c *conversation) stopping(by string) bool {
 		c.hush()
 	}
 	return first
+}
+
+// stoppedBy is who has stopped the task; false if nobody has.
+func (c *conversation) stoppedBy() (by string, stopped bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stopper, c.stopper != ""
 }
 
 // keep stores the end.

@@ -29,6 +29,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/redact"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/store"
+	"github.com/carrel-dev/carrel/internal/turns"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -36,6 +37,8 @@ import (
 const (
 	Carrel = "carrel"
 	ACP    = "acp"
+	// Agent is ACP with a request by which plans are proposed: see agent.
+	Agent = "agent"
 )
 
 // Bounds.
@@ -60,6 +63,8 @@ const Unexpected = "Executor terminated unexpectedly"
 
 // Config holds the dependencies of New. All but Redact are required.
 type Config struct {
+	// Turns carry out the plans of agents.
+	Turns     *turns.Turns
 	Gate      *gate.Gate
 	Lifecycle *lifecycle.Lifecycle
 	Commands  *commands.Commands
@@ -114,13 +119,13 @@ type ended struct {
 
 // RunTask starts a task in the workspace that ref names, which is started if it does not run, and returns once it is kept.
 // Its command is judged as any other. resource_exhausted: as many of the owner's, or in all, run.
-func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams, protocol, prompt string) (
+func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams, spec workspace.TaskSpec) (
 	task workspace.Task, err error,
 ) {
-	protocol = cmp.Or(protocol, Carrel)
+	protocol, prompt := cmp.Or(spec.Protocol, Carrel), spec.Prompt
 	switch {
 	case dialects[protocol] == nil:
-		return task, fmt.Errorf("cannot run a task by the protocol %q: there are carrel and acp: %w", protocol, errdefs.ErrInvalidArgument)
+		return task, fmt.Errorf("cannot run a task by the protocol %q: there are carrel, acp and agent: %w", protocol, errdefs.ErrInvalidArgument)
 	case len(prompt) > MaxPrompt:
 		return task, fmt.Errorf("cannot run a task with a prompt of %d bytes: at most %d are allowed; put the rest into a file inside: %w",
 			len(prompt), MaxPrompt, errdefs.ErrInvalidArgument)
@@ -131,6 +136,11 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 	if err != nil {
 		return task, err
 	}
+	if spec.After != "" {
+		if _, err := t.cfg.Store.Task(ctx, authorised.On().Name, spec.After); err != nil {
+			return task, err
+		}
+	}
 	a, err := authorised.Admit(ctx)
 	if err != nil {
 		return task, err
@@ -140,7 +150,7 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 		return task, a.Deny(ctx, err)
 	}
 	wait := time.Duration(e.Asked.WaitMS) * time.Millisecond
-	if wait <= 0 {
+	if wait == 0 || wait < 0 && protocol != Agent { // an agent's plan need not wait
 		wait = DefaultWait
 	}
 	if e.TimeoutMS == 0 {
@@ -163,7 +173,7 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 			ID: cmd, Workspace: on.Name, Owner: on.Owner, Principal: p.String(), Protocol: protocol, Argv: t.cfg.Redact.Argv(e.Argv),
 			State: workspace.TaskRunning, Began: time.Now(),
 		}
-		c = t.open(task, proc, wait)
+		c = t.open(a.Request(), task, proc, wait, spec)
 		if err = t.cfg.Store.AddTask(ctx, task, maxKept); err == nil {
 			crashpoint.Here("daemon.task.kept")
 			err = t.begin(c, prompt)

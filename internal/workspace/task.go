@@ -25,7 +25,7 @@ type Task struct {
 	Owner     string
 	// Principal started it.
 	Principal string
-	// Protocol is what its program speaks: "carrel" or "acp".
+	// Protocol is what its program speaks: "carrel", "acp" or "agent".
 	Protocol string
 	Argv     []string
 	State    TaskState
@@ -35,6 +35,16 @@ type Task struct {
 	Ended  time.Time
 	// Last is the number of its newest message, and the oldest Lost of them are no longer kept.
 	Last, Lost int64
+}
+
+// TaskSpec says what a task is to be.
+type TaskSpec struct {
+	// Protocol is "carrel", which "" is too, "acp" or "agent". Prompt is what the task is to do.
+	Protocol, Prompt string
+	// After is a task of the same workspace that an agent goes on from: it is told what was said there. Optional.
+	After id.Command
+	// Serve: whoever runs it is about to serve its steps on hosts.
+	Serve bool
 }
 
 // TaskMessage is one message of a task. They are numbered from 1, without a gap. Body is JSON.

@@ -164,6 +164,11 @@ func (c *Client) Tasks() carrelv1connect.TaskServiceClient {
 	return carrelv1connect.NewTaskServiceClient(c.http(), c.host.baseURL(), c.opts...)
 }
 
+// Agents returns the client of carrel.v1.AgentService.
+func (c *Client) Agents() carrelv1connect.AgentServiceClient {
+	return carrelv1connect.NewAgentServiceClient(c.http(), c.host.baseURL(), c.opts...)
+}
+
 // Approvals returns the client of carrel.v1.ApprovalService.
 func (c *Client) Approvals() carrelv1connect.ApprovalServiceClient {
 	return carrelv1connect.NewApprovalServiceClient(c.http(), c.host.baseURL(), c.opts...)
@@ -274,7 +279,7 @@ func newTransport(dial func(context.Context) (*net.UnixConn, error)) *transport 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch r.URL.Path {
 	case carrelv1connect.CommandServiceStreamProcedure, carrelv1connect.CommandServiceJoinProcedure,
-		carrelv1connect.PortServiceConnectProcedure,
+		carrelv1connect.PortServiceConnectProcedure, carrelv1connect.AgentServiceServeProcedure,
 		carrelv1connect.ArchiveServiceRestoreProcedure, carrelv1connect.FileServiceWriteFileProcedure,
 		carrelv1connect.FileServiceUnpackFilesProcedure:
 		return t.streams.RoundTrip(r)

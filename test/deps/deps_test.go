@@ -67,6 +67,7 @@ var tiers = []deps.Tier{
 	{Name: "attend", Level: 3},
 	{Name: "thread", Level: 3},
 	{Name: "webhook", Level: 3},
+	{Name: "llm", Level: 3},
 	{Name: "proxy", Level: 3},
 	{Name: "sealed", Level: 3},
 	{Name: "execapi", Level: 3},
@@ -79,9 +80,11 @@ var tiers = []deps.Tier{
 	{Name: "archive", Level: 3},
 	{Name: "filetree", Level: 3},
 	{Name: "patch", Level: 3},
+	{Name: "fleet", Level: 3},
 	{Name: "fileapi", Level: 3},
 	{Name: "fileprog", Level: 3, With: []string{"fileapi", "filetree", "removal"}},
 	{Name: "sandbox", Level: 3, With: []string{"sealed", "thread"}},
+	{Name: "hostrun", Level: 3, With: []string{"pidfd", "sandbox"}},
 	// What an error is called on the wire: data, beside the API that it is for.
 	{Name: "api/errcode", Level: 3},
 
@@ -108,12 +111,13 @@ var tiers = []deps.Tier{
 	{Name: "commands", Level: 5, With: []string{"gate", "lifecycle"}},
 	{Name: "files", Level: 5, With: []string{"gate", "lifecycle"}},
 	{Name: "ports", Level: 5, With: []string{"gate", "lifecycle"}},
-	{Name: "tasks", Level: 5, With: []string{"commands", "gate", "lifecycle"}},
+	{Name: "turns", Level: 5, With: []string{"commands", "gate", "lifecycle"}},
+	{Name: "tasks", Level: 5, With: []string{"commands", "gate", "lifecycle", "turns"}},
 	{Name: "single", Level: 5, With: []string{"gate"}},
 	{Name: "upkeep", Level: 5, With: []string{"archives", "asking", "auditing", "events", "gate", "lifecycle"}},
 	{Name: "flow", Level: 5, With: []string{
 		"archives", "asking", "auditing", "commands", "events", "files", "gate", "lifecycle", "models", "ports", "secrets", "tasks", "tokens",
-		"upkeep",
+		"turns", "upkeep",
 	}},
 	{Name: "api", Level: 5, With: []string{"authn"}},
 	{Name: "e2b", Level: 5, With: []string{"api", "authn"}},
@@ -123,7 +127,9 @@ var tiers = []deps.Tier{
 	{Name: "rootless", Level: 5, With: []string{"asking", "config", "gate", "single"}},
 	{Name: "front", Level: 5, With: []string{"rootless"}},
 	{Name: "mcp", Level: 5},
-	{Name: "cli", Level: 5, With: []string{"front", "mcp", "rootless", "watch"}},
+	{Name: "agent", Level: 5},
+	{Name: "steps", Level: 5},
+	{Name: "cli", Level: 5, With: []string{"front", "mcp", "rootless", "steps", "watch"}},
 }
 
 // privileged is what both processes with rights of their own may link.

@@ -24,6 +24,8 @@ type modeled struct {
 	*host
 	port  string
 	asked atomic.Int64
+	// says, if set, answers in place of the usual answer.
+	says atomic.Pointer[http.HandlerFunc]
 	// hold, if set, keeps answers back until it is closed.
 	hold atomic.Pointer[chan struct{}]
 
@@ -75,6 +77,11 @@ func newModeled(t *testing.T, more string) *modeled {
 
 // answer is what the server says to a request of either API: 10 tokens, and the key that it got.
 func (m *modeled) answer(w http.ResponseWriter, r *http.Request) {
+	if says := m.says.Load(); says != nil {
+		m.asked.Add(1)
+		(*says)(w, r)
+		return
+	}
 	_, _ = io.Copy(io.Discard, r.Body)
 	m.asked.Add(1)
 	key := r.Header.Get("X-Api-Key") + strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")

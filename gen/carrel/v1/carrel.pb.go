@@ -8461,7 +8461,7 @@ type TaskMessage struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Number int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	UnixMs int64                  `protobuf:"varint,2,opt,name=unix_ms,json=unixMs,proto3" json:"unix_ms,omitempty"`
-	// prompt, message, permission, answer, key or completion.
+	// prompt, message, permission, answer, key or completion; of an agent also plan, step and refusal.
 	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
 	// JSON: of a message, what the program reported.
 	Body          []byte `protobuf:"bytes,4,opt,name=body,proto3" json:"body,omitempty"`
@@ -8532,10 +8532,14 @@ type RunTaskRequest struct {
 	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
 	// Its stdin and stdout speak the protocol.
 	Command *Command `protobuf:"bytes,2,opt,name=command,proto3" json:"command,omitempty"`
-	// carrel or acp; empty is carrel.
+	// carrel, acp or agent; empty is carrel.
 	Protocol string `protobuf:"bytes,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	// At most 128 KiB.
-	Prompt        string `protobuf:"bytes,4,opt,name=prompt,proto3" json:"prompt,omitempty"`
+	Prompt string `protobuf:"bytes,4,opt,name=prompt,proto3" json:"prompt,omitempty"`
+	// The caller is about to serve the task's steps on hosts: a first one waits for that for ten seconds.
+	Serve bool `protobuf:"varint,5,opt,name=serve,proto3" json:"serve,omitempty"`
+	// A task of the same workspace that an agent goes on from: it is told what was said there and in those before.
+	After         string `protobuf:"bytes,6,opt,name=after,proto3" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8598,6 +8602,20 @@ func (x *RunTaskRequest) GetPrompt() string {
 	return ""
 }
 
+func (x *RunTaskRequest) GetServe() bool {
+	if x != nil {
+		return x.Serve
+	}
+	return false
+}
+
+func (x *RunTaskRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
 type RunTaskResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Task          *Task                  `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
@@ -8642,6 +8660,453 @@ func (x *RunTaskResponse) GetTask() *Task {
 	return nil
 }
 
+type ServeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Message:
+	//
+	//	*ServeRequest_Start
+	//	*ServeRequest_Result
+	Message       isServeRequest_Message `protobuf_oneof:"message"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServeRequest) Reset() {
+	*x = ServeRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServeRequest) ProtoMessage() {}
+
+func (x *ServeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServeRequest.ProtoReflect.Descriptor instead.
+func (*ServeRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{122}
+}
+
+func (x *ServeRequest) GetMessage() isServeRequest_Message {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *ServeRequest) GetStart() *ServeStart {
+	if x != nil {
+		if x, ok := x.Message.(*ServeRequest_Start); ok {
+			return x.Start
+		}
+	}
+	return nil
+}
+
+func (x *ServeRequest) GetResult() *StepResult {
+	if x != nil {
+		if x, ok := x.Message.(*ServeRequest_Result); ok {
+			return x.Result
+		}
+	}
+	return nil
+}
+
+type isServeRequest_Message interface {
+	isServeRequest_Message()
+}
+
+type ServeRequest_Start struct {
+	// The first message.
+	Start *ServeStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
+}
+
+type ServeRequest_Result struct {
+	Result *StepResult `protobuf:"bytes,2,opt,name=result,proto3,oneof"`
+}
+
+func (*ServeRequest_Start) isServeRequest_Message() {}
+
+func (*ServeRequest_Result) isServeRequest_Message() {}
+
+type ServeStart struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	TaskId    string                 `protobuf:"bytes,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// Steps on this machine are carried out.
+	Local bool `protobuf:"varint,3,opt,name=local,proto3" json:"local,omitempty"`
+	// The names of the remote hosts that there are, at most 4096 of at most 64 bytes.
+	Remotes       []string `protobuf:"bytes,4,rep,name=remotes,proto3" json:"remotes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServeStart) Reset() {
+	*x = ServeStart{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServeStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServeStart) ProtoMessage() {}
+
+func (x *ServeStart) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServeStart.ProtoReflect.Descriptor instead.
+func (*ServeStart) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{123}
+}
+
+func (x *ServeStart) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *ServeStart) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *ServeStart) GetLocal() bool {
+	if x != nil {
+		return x.Local
+	}
+	return false
+}
+
+func (x *ServeStart) GetRemotes() []string {
+	if x != nil {
+		return x.Remotes
+	}
+	return nil
+}
+
+// AgentStep is one command on one host.
+type AgentStep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// It names the step in its result.
+	Number int64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// "host" or "remote".
+	Target string `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`
+	// The name of the remote host, as the client gave it.
+	Name string   `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Argv []string `protobuf:"bytes,4,rep,name=argv,proto3" json:"argv,omitempty"`
+	// It must not be able to change anything, or must not be run.
+	ReadOnly  bool  `protobuf:"varint,5,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
+	TimeoutMs int64 `protobuf:"varint,6,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	// Of each stream, in bytes.
+	MaxOutput     int64 `protobuf:"varint,7,opt,name=max_output,json=maxOutput,proto3" json:"max_output,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentStep) Reset() {
+	*x = AgentStep{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentStep) ProtoMessage() {}
+
+func (x *AgentStep) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentStep.ProtoReflect.Descriptor instead.
+func (*AgentStep) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{124}
+}
+
+func (x *AgentStep) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *AgentStep) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *AgentStep) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AgentStep) GetArgv() []string {
+	if x != nil {
+		return x.Argv
+	}
+	return nil
+}
+
+func (x *AgentStep) GetReadOnly() bool {
+	if x != nil {
+		return x.ReadOnly
+	}
+	return false
+}
+
+func (x *AgentStep) GetTimeoutMs() int64 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
+}
+
+func (x *AgentStep) GetMaxOutput() int64 {
+	if x != nil {
+		return x.MaxOutput
+	}
+	return 0
+}
+
+type StepResult struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Number int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// Not set if it is not known how the command ended.
+	Status *Status `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	Stdout []byte  `protobuf:"bytes,3,opt,name=stdout,proto3" json:"stdout,omitempty"`
+	Stderr []byte  `protobuf:"bytes,4,opt,name=stderr,proto3" json:"stderr,omitempty"`
+	// Bytes of output that were not kept.
+	Lost int64 `protobuf:"varint,5,opt,name=lost,proto3" json:"lost,omitempty"`
+	// What held the command, for people. At most 1 KiB.
+	Held string `protobuf:"bytes,6,opt,name=held,proto3" json:"held,omitempty"`
+	// Why it was not run, or why it is not known how it ended. At most 4 KiB.
+	Error         string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StepResult) Reset() {
+	*x = StepResult{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StepResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StepResult) ProtoMessage() {}
+
+func (x *StepResult) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StepResult.ProtoReflect.Descriptor instead.
+func (*StepResult) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{125}
+}
+
+func (x *StepResult) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *StepResult) GetStatus() *Status {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *StepResult) GetStdout() []byte {
+	if x != nil {
+		return x.Stdout
+	}
+	return nil
+}
+
+func (x *StepResult) GetStderr() []byte {
+	if x != nil {
+		return x.Stderr
+	}
+	return nil
+}
+
+func (x *StepResult) GetLost() int64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+func (x *StepResult) GetHeld() string {
+	if x != nil {
+		return x.Held
+	}
+	return ""
+}
+
+func (x *StepResult) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+type ServeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Message:
+	//
+	//	*ServeResponse_Serving
+	//	*ServeResponse_Step
+	//	*ServeResponse_Cancel
+	Message       isServeResponse_Message `protobuf_oneof:"message"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServeResponse) Reset() {
+	*x = ServeResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServeResponse) ProtoMessage() {}
+
+func (x *ServeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServeResponse.ProtoReflect.Descriptor instead.
+func (*ServeResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{126}
+}
+
+func (x *ServeResponse) GetMessage() isServeResponse_Message {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *ServeResponse) GetServing() bool {
+	if x != nil {
+		if x, ok := x.Message.(*ServeResponse_Serving); ok {
+			return x.Serving
+		}
+	}
+	return false
+}
+
+func (x *ServeResponse) GetStep() *AgentStep {
+	if x != nil {
+		if x, ok := x.Message.(*ServeResponse_Step); ok {
+			return x.Step
+		}
+	}
+	return nil
+}
+
+func (x *ServeResponse) GetCancel() int64 {
+	if x != nil {
+		if x, ok := x.Message.(*ServeResponse_Cancel); ok {
+			return x.Cancel
+		}
+	}
+	return 0
+}
+
+type isServeResponse_Message interface {
+	isServeResponse_Message()
+}
+
+type ServeResponse_Serving struct {
+	// The first message: steps come from now on.
+	Serving bool `protobuf:"varint,1,opt,name=serving,proto3,oneof"`
+}
+
+type ServeResponse_Step struct {
+	Step *AgentStep `protobuf:"bytes,2,opt,name=step,proto3,oneof"`
+}
+
+type ServeResponse_Cancel struct {
+	// The number of a step that nobody waits for any more.
+	Cancel int64 `protobuf:"varint,3,opt,name=cancel,proto3,oneof"`
+}
+
+func (*ServeResponse_Serving) isServeResponse_Message() {}
+
+func (*ServeResponse_Step) isServeResponse_Message() {}
+
+func (*ServeResponse_Cancel) isServeResponse_Message() {}
+
 type ListTasksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Workspace     string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
@@ -8651,7 +9116,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8663,7 +9128,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8676,7 +9141,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{122}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *ListTasksRequest) GetWorkspace() string {
@@ -8695,7 +9160,7 @@ type ListTasksResponse struct {
 
 func (x *ListTasksResponse) Reset() {
 	*x = ListTasksResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8707,7 +9172,7 @@ func (x *ListTasksResponse) String() string {
 func (*ListTasksResponse) ProtoMessage() {}
 
 func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8720,7 +9185,7 @@ func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksResponse.ProtoReflect.Descriptor instead.
 func (*ListTasksResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{123}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *ListTasksResponse) GetTasks() []*Task {
@@ -8740,7 +9205,7 @@ type GetTaskRequest struct {
 
 func (x *GetTaskRequest) Reset() {
 	*x = GetTaskRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8752,7 +9217,7 @@ func (x *GetTaskRequest) String() string {
 func (*GetTaskRequest) ProtoMessage() {}
 
 func (x *GetTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8765,7 +9230,7 @@ func (x *GetTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskRequest.ProtoReflect.Descriptor instead.
 func (*GetTaskRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{124}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *GetTaskRequest) GetWorkspace() string {
@@ -8791,7 +9256,7 @@ type GetTaskResponse struct {
 
 func (x *GetTaskResponse) Reset() {
 	*x = GetTaskResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8803,7 +9268,7 @@ func (x *GetTaskResponse) String() string {
 func (*GetTaskResponse) ProtoMessage() {}
 
 func (x *GetTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8816,7 +9281,7 @@ func (x *GetTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskResponse.ProtoReflect.Descriptor instead.
 func (*GetTaskResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{125}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *GetTaskResponse) GetTask() *Task {
@@ -8836,7 +9301,7 @@ type StopTaskRequest struct {
 
 func (x *StopTaskRequest) Reset() {
 	*x = StopTaskRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8848,7 +9313,7 @@ func (x *StopTaskRequest) String() string {
 func (*StopTaskRequest) ProtoMessage() {}
 
 func (x *StopTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8861,7 +9326,7 @@ func (x *StopTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTaskRequest.ProtoReflect.Descriptor instead.
 func (*StopTaskRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{126}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *StopTaskRequest) GetWorkspace() string {
@@ -8887,7 +9352,7 @@ type StopTaskResponse struct {
 
 func (x *StopTaskResponse) Reset() {
 	*x = StopTaskResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8899,7 +9364,7 @@ func (x *StopTaskResponse) String() string {
 func (*StopTaskResponse) ProtoMessage() {}
 
 func (x *StopTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8912,7 +9377,7 @@ func (x *StopTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTaskResponse.ProtoReflect.Descriptor instead.
 func (*StopTaskResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{127}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *StopTaskResponse) GetTask() *Task {
@@ -8936,7 +9401,7 @@ type FollowTaskRequest struct {
 
 func (x *FollowTaskRequest) Reset() {
 	*x = FollowTaskRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8948,7 +9413,7 @@ func (x *FollowTaskRequest) String() string {
 func (*FollowTaskRequest) ProtoMessage() {}
 
 func (x *FollowTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8961,7 +9426,7 @@ func (x *FollowTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowTaskRequest.ProtoReflect.Descriptor instead.
 func (*FollowTaskRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{128}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *FollowTaskRequest) GetWorkspace() string {
@@ -9005,7 +9470,7 @@ type FollowTaskResponse struct {
 
 func (x *FollowTaskResponse) Reset() {
 	*x = FollowTaskResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9017,7 +9482,7 @@ func (x *FollowTaskResponse) String() string {
 func (*FollowTaskResponse) ProtoMessage() {}
 
 func (x *FollowTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9030,7 +9495,7 @@ func (x *FollowTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowTaskResponse.ProtoReflect.Descriptor instead.
 func (*FollowTaskResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{129}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *FollowTaskResponse) GetMessage() *TaskMessage {
@@ -9078,7 +9543,7 @@ type Archive struct {
 
 func (x *Archive) Reset() {
 	*x = Archive{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9090,7 +9555,7 @@ func (x *Archive) String() string {
 func (*Archive) ProtoMessage() {}
 
 func (x *Archive) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9103,7 +9568,7 @@ func (x *Archive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Archive.ProtoReflect.Descriptor instead.
 func (*Archive) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{130}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *Archive) GetId() string {
@@ -9201,7 +9666,7 @@ type ArchiveProgress struct {
 
 func (x *ArchiveProgress) Reset() {
 	*x = ArchiveProgress{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9213,7 +9678,7 @@ func (x *ArchiveProgress) String() string {
 func (*ArchiveProgress) ProtoMessage() {}
 
 func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9226,7 +9691,7 @@ func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
 func (*ArchiveProgress) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{131}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *ArchiveProgress) GetEntries() int64 {
@@ -9259,7 +9724,7 @@ type CreateArchiveRequest struct {
 
 func (x *CreateArchiveRequest) Reset() {
 	*x = CreateArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9271,7 +9736,7 @@ func (x *CreateArchiveRequest) String() string {
 func (*CreateArchiveRequest) ProtoMessage() {}
 
 func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9284,7 +9749,7 @@ func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
 func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{132}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *CreateArchiveRequest) GetWorkspace() string {
@@ -9336,7 +9801,7 @@ type CreateArchiveResponse struct {
 
 func (x *CreateArchiveResponse) Reset() {
 	*x = CreateArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9348,7 +9813,7 @@ func (x *CreateArchiveResponse) String() string {
 func (*CreateArchiveResponse) ProtoMessage() {}
 
 func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9361,7 +9826,7 @@ func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
 func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{133}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
@@ -9438,7 +9903,7 @@ type RestoreStart struct {
 
 func (x *RestoreStart) Reset() {
 	*x = RestoreStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9450,7 +9915,7 @@ func (x *RestoreStart) String() string {
 func (*RestoreStart) ProtoMessage() {}
 
 func (x *RestoreStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9463,7 +9928,7 @@ func (x *RestoreStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
 func (*RestoreStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{134}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *RestoreStart) GetFrom() string {
@@ -9528,7 +9993,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9540,7 +10005,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9553,7 +10018,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{135}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
@@ -9610,7 +10075,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9622,7 +10087,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9635,7 +10100,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{136}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
@@ -9687,7 +10152,7 @@ type ListArchivesRequest struct {
 
 func (x *ListArchivesRequest) Reset() {
 	*x = ListArchivesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9699,7 +10164,7 @@ func (x *ListArchivesRequest) String() string {
 func (*ListArchivesRequest) ProtoMessage() {}
 
 func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9712,7 +10177,7 @@ func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
 func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{137}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{142}
 }
 
 type ListArchivesResponse struct {
@@ -9724,7 +10189,7 @@ type ListArchivesResponse struct {
 
 func (x *ListArchivesResponse) Reset() {
 	*x = ListArchivesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9736,7 +10201,7 @@ func (x *ListArchivesResponse) String() string {
 func (*ListArchivesResponse) ProtoMessage() {}
 
 func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9749,7 +10214,7 @@ func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
 func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{138}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *ListArchivesResponse) GetArchives() []*Archive {
@@ -9768,7 +10233,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9780,7 +10245,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9793,7 +10258,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{139}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{144}
 }
 
 func (x *ReadArchiveRequest) GetArchive() string {
@@ -9816,7 +10281,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9828,7 +10293,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9841,7 +10306,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{140}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{145}
 }
 
 func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
@@ -9894,7 +10359,7 @@ type RemoveArchiveRequest struct {
 
 func (x *RemoveArchiveRequest) Reset() {
 	*x = RemoveArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9906,7 +10371,7 @@ func (x *RemoveArchiveRequest) String() string {
 func (*RemoveArchiveRequest) ProtoMessage() {}
 
 func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9919,7 +10384,7 @@ func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{141}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *RemoveArchiveRequest) GetArchive() string {
@@ -9937,7 +10402,7 @@ type RemoveArchiveResponse struct {
 
 func (x *RemoveArchiveResponse) Reset() {
 	*x = RemoveArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9949,7 +10414,7 @@ func (x *RemoveArchiveResponse) String() string {
 func (*RemoveArchiveResponse) ProtoMessage() {}
 
 func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9962,7 +10427,7 @@ func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{142}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{147}
 }
 
 type ReloadPolicyRequest struct {
@@ -9973,7 +10438,7 @@ type ReloadPolicyRequest struct {
 
 func (x *ReloadPolicyRequest) Reset() {
 	*x = ReloadPolicyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9985,7 +10450,7 @@ func (x *ReloadPolicyRequest) String() string {
 func (*ReloadPolicyRequest) ProtoMessage() {}
 
 func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9998,7 +10463,7 @@ func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyRequest.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{143}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{148}
 }
 
 type ReloadPolicyResponse struct {
@@ -10013,7 +10478,7 @@ type ReloadPolicyResponse struct {
 
 func (x *ReloadPolicyResponse) Reset() {
 	*x = ReloadPolicyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10025,7 +10490,7 @@ func (x *ReloadPolicyResponse) String() string {
 func (*ReloadPolicyResponse) ProtoMessage() {}
 
 func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10038,7 +10503,7 @@ func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyResponse.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{144}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{149}
 }
 
 func (x *ReloadPolicyResponse) GetOld() string {
@@ -10081,7 +10546,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10093,7 +10558,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10106,7 +10571,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{145}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *Segment) GetText() string {
@@ -10220,7 +10685,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10232,7 +10697,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10245,7 +10710,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{146}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{151}
 }
 
 func (x *Approval) GetId() string {
@@ -10487,7 +10952,7 @@ type ApprovalAnswer struct {
 
 func (x *ApprovalAnswer) Reset() {
 	*x = ApprovalAnswer{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10499,7 +10964,7 @@ func (x *ApprovalAnswer) String() string {
 func (*ApprovalAnswer) ProtoMessage() {}
 
 func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10512,7 +10977,7 @@ func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalAnswer.ProtoReflect.Descriptor instead.
 func (*ApprovalAnswer) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{147}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{152}
 }
 
 func (x *ApprovalAnswer) GetKind() string {
@@ -10568,7 +11033,7 @@ type ListApprovalsRequest struct {
 
 func (x *ListApprovalsRequest) Reset() {
 	*x = ListApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10580,7 +11045,7 @@ func (x *ListApprovalsRequest) String() string {
 func (*ListApprovalsRequest) ProtoMessage() {}
 
 func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10593,7 +11058,7 @@ func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{148}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{153}
 }
 
 func (x *ListApprovalsRequest) GetState() string {
@@ -10643,7 +11108,7 @@ type ListApprovalsResponse struct {
 
 func (x *ListApprovalsResponse) Reset() {
 	*x = ListApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10655,7 +11120,7 @@ func (x *ListApprovalsResponse) String() string {
 func (*ListApprovalsResponse) ProtoMessage() {}
 
 func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10668,7 +11133,7 @@ func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{149}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{154}
 }
 
 func (x *ListApprovalsResponse) GetApprovals() []*Approval {
@@ -10694,7 +11159,7 @@ type GetApprovalRequest struct {
 
 func (x *GetApprovalRequest) Reset() {
 	*x = GetApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10706,7 +11171,7 @@ func (x *GetApprovalRequest) String() string {
 func (*GetApprovalRequest) ProtoMessage() {}
 
 func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10719,7 +11184,7 @@ func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
 func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{150}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{155}
 }
 
 func (x *GetApprovalRequest) GetId() string {
@@ -10738,7 +11203,7 @@ type GetApprovalResponse struct {
 
 func (x *GetApprovalResponse) Reset() {
 	*x = GetApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10750,7 +11215,7 @@ func (x *GetApprovalResponse) String() string {
 func (*GetApprovalResponse) ProtoMessage() {}
 
 func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10763,7 +11228,7 @@ func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
 func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{151}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{156}
 }
 
 func (x *GetApprovalResponse) GetApproval() *Approval {
@@ -10790,7 +11255,7 @@ type AnswerApprovalRequest struct {
 
 func (x *AnswerApprovalRequest) Reset() {
 	*x = AnswerApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10802,7 +11267,7 @@ func (x *AnswerApprovalRequest) String() string {
 func (*AnswerApprovalRequest) ProtoMessage() {}
 
 func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10815,7 +11280,7 @@ func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalRequest.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{152}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{157}
 }
 
 func (x *AnswerApprovalRequest) GetId() string {
@@ -10855,7 +11320,7 @@ type AnswerApprovalResponse struct {
 
 func (x *AnswerApprovalResponse) Reset() {
 	*x = AnswerApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10867,7 +11332,7 @@ func (x *AnswerApprovalResponse) String() string {
 func (*AnswerApprovalResponse) ProtoMessage() {}
 
 func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10880,7 +11345,7 @@ func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalResponse.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{153}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{158}
 }
 
 func (x *AnswerApprovalResponse) GetApproval() *Approval {
@@ -10898,7 +11363,7 @@ type WatchApprovalsRequest struct {
 
 func (x *WatchApprovalsRequest) Reset() {
 	*x = WatchApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10910,7 +11375,7 @@ func (x *WatchApprovalsRequest) String() string {
 func (*WatchApprovalsRequest) ProtoMessage() {}
 
 func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10923,7 +11388,7 @@ func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{154}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{159}
 }
 
 type WatchApprovalsResponse struct {
@@ -10937,7 +11402,7 @@ type WatchApprovalsResponse struct {
 
 func (x *WatchApprovalsResponse) Reset() {
 	*x = WatchApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10949,7 +11414,7 @@ func (x *WatchApprovalsResponse) String() string {
 func (*WatchApprovalsResponse) ProtoMessage() {}
 
 func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10962,7 +11427,7 @@ func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{155}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{160}
 }
 
 func (x *WatchApprovalsResponse) GetApproval() *Approval {
@@ -11004,7 +11469,7 @@ type Permission struct {
 
 func (x *Permission) Reset() {
 	*x = Permission{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11016,7 +11481,7 @@ func (x *Permission) String() string {
 func (*Permission) ProtoMessage() {}
 
 func (x *Permission) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11029,7 +11494,7 @@ func (x *Permission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permission.ProtoReflect.Descriptor instead.
 func (*Permission) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{156}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{161}
 }
 
 func (x *Permission) GetId() string {
@@ -11131,7 +11596,7 @@ type AllowCommandRequest struct {
 
 func (x *AllowCommandRequest) Reset() {
 	*x = AllowCommandRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11143,7 +11608,7 @@ func (x *AllowCommandRequest) String() string {
 func (*AllowCommandRequest) ProtoMessage() {}
 
 func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11156,7 +11621,7 @@ func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandRequest.ProtoReflect.Descriptor instead.
 func (*AllowCommandRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{157}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{162}
 }
 
 func (x *AllowCommandRequest) GetArgv() []string {
@@ -11189,7 +11654,7 @@ type AllowCommandResponse struct {
 
 func (x *AllowCommandResponse) Reset() {
 	*x = AllowCommandResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11201,7 +11666,7 @@ func (x *AllowCommandResponse) String() string {
 func (*AllowCommandResponse) ProtoMessage() {}
 
 func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11214,7 +11679,7 @@ func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandResponse.ProtoReflect.Descriptor instead.
 func (*AllowCommandResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{158}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{163}
 }
 
 func (x *AllowCommandResponse) GetPermission() *Permission {
@@ -11234,7 +11699,7 @@ type ListPermissionsRequest struct {
 
 func (x *ListPermissionsRequest) Reset() {
 	*x = ListPermissionsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11246,7 +11711,7 @@ func (x *ListPermissionsRequest) String() string {
 func (*ListPermissionsRequest) ProtoMessage() {}
 
 func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11259,7 +11724,7 @@ func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPermissionsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{159}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{164}
 }
 
 func (x *ListPermissionsRequest) GetWorkspace() string {
@@ -11285,7 +11750,7 @@ type ListPermissionsResponse struct {
 
 func (x *ListPermissionsResponse) Reset() {
 	*x = ListPermissionsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11297,7 +11762,7 @@ func (x *ListPermissionsResponse) String() string {
 func (*ListPermissionsResponse) ProtoMessage() {}
 
 func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11310,7 +11775,7 @@ func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPermissionsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{160}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{165}
 }
 
 func (x *ListPermissionsResponse) GetPermissions() []*Permission {
@@ -11329,7 +11794,7 @@ type RevokePermissionRequest struct {
 
 func (x *RevokePermissionRequest) Reset() {
 	*x = RevokePermissionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11341,7 +11806,7 @@ func (x *RevokePermissionRequest) String() string {
 func (*RevokePermissionRequest) ProtoMessage() {}
 
 func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11354,7 +11819,7 @@ func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionRequest.ProtoReflect.Descriptor instead.
 func (*RevokePermissionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{161}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{166}
 }
 
 func (x *RevokePermissionRequest) GetId() string {
@@ -11372,7 +11837,7 @@ type RevokePermissionResponse struct {
 
 func (x *RevokePermissionResponse) Reset() {
 	*x = RevokePermissionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11384,7 +11849,7 @@ func (x *RevokePermissionResponse) String() string {
 func (*RevokePermissionResponse) ProtoMessage() {}
 
 func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11397,7 +11862,7 @@ func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionResponse.ProtoReflect.Descriptor instead.
 func (*RevokePermissionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{162}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{167}
 }
 
 type FileEntry struct {
@@ -11424,7 +11889,7 @@ type FileEntry struct {
 
 func (x *FileEntry) Reset() {
 	*x = FileEntry{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11436,7 +11901,7 @@ func (x *FileEntry) String() string {
 func (*FileEntry) ProtoMessage() {}
 
 func (x *FileEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11449,7 +11914,7 @@ func (x *FileEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileEntry.ProtoReflect.Descriptor instead.
 func (*FileEntry) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{163}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{168}
 }
 
 func (x *FileEntry) GetPath() string {
@@ -11539,7 +12004,7 @@ type FilesSummary struct {
 
 func (x *FilesSummary) Reset() {
 	*x = FilesSummary{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11551,7 +12016,7 @@ func (x *FilesSummary) String() string {
 func (*FilesSummary) ProtoMessage() {}
 
 func (x *FilesSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11564,7 +12029,7 @@ func (x *FilesSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesSummary.ProtoReflect.Descriptor instead.
 func (*FilesSummary) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{164}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{169}
 }
 
 func (x *FilesSummary) GetEntries() int64 {
@@ -11623,7 +12088,7 @@ type ReadFileRequest struct {
 
 func (x *ReadFileRequest) Reset() {
 	*x = ReadFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11635,7 +12100,7 @@ func (x *ReadFileRequest) String() string {
 func (*ReadFileRequest) ProtoMessage() {}
 
 func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11648,7 +12113,7 @@ func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
 func (*ReadFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{165}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{170}
 }
 
 func (x *ReadFileRequest) GetWorkspace() string {
@@ -11699,7 +12164,7 @@ type ReadFileResponse struct {
 
 func (x *ReadFileResponse) Reset() {
 	*x = ReadFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11711,7 +12176,7 @@ func (x *ReadFileResponse) String() string {
 func (*ReadFileResponse) ProtoMessage() {}
 
 func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11724,7 +12189,7 @@ func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
 func (*ReadFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{166}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{171}
 }
 
 func (x *ReadFileResponse) GetKind() isReadFileResponse_Kind {
@@ -11785,7 +12250,7 @@ type WriteFileStart struct {
 
 func (x *WriteFileStart) Reset() {
 	*x = WriteFileStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11797,7 +12262,7 @@ func (x *WriteFileStart) String() string {
 func (*WriteFileStart) ProtoMessage() {}
 
 func (x *WriteFileStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11810,7 +12275,7 @@ func (x *WriteFileStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileStart.ProtoReflect.Descriptor instead.
 func (*WriteFileStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{167}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{172}
 }
 
 func (x *WriteFileStart) GetWorkspace() string {
@@ -11869,7 +12334,7 @@ type WriteFileRequest struct {
 
 func (x *WriteFileRequest) Reset() {
 	*x = WriteFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11881,7 +12346,7 @@ func (x *WriteFileRequest) String() string {
 func (*WriteFileRequest) ProtoMessage() {}
 
 func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11894,7 +12359,7 @@ func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileRequest.ProtoReflect.Descriptor instead.
 func (*WriteFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{168}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{173}
 }
 
 func (x *WriteFileRequest) GetKind() isWriteFileRequest_Kind {
@@ -11964,7 +12429,7 @@ type WriteFileResponse struct {
 
 func (x *WriteFileResponse) Reset() {
 	*x = WriteFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11976,7 +12441,7 @@ func (x *WriteFileResponse) String() string {
 func (*WriteFileResponse) ProtoMessage() {}
 
 func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11989,7 +12454,7 @@ func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileResponse.ProtoReflect.Descriptor instead.
 func (*WriteFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{169}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{174}
 }
 
 func (x *WriteFileResponse) GetFile() *FileEntry {
@@ -12018,7 +12483,7 @@ type ListFilesRequest struct {
 
 func (x *ListFilesRequest) Reset() {
 	*x = ListFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12030,7 +12495,7 @@ func (x *ListFilesRequest) String() string {
 func (*ListFilesRequest) ProtoMessage() {}
 
 func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12043,7 +12508,7 @@ func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
 func (*ListFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{170}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{175}
 }
 
 func (x *ListFilesRequest) GetWorkspace() string {
@@ -12110,7 +12575,7 @@ type ListFilesResponse struct {
 
 func (x *ListFilesResponse) Reset() {
 	*x = ListFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12122,7 +12587,7 @@ func (x *ListFilesResponse) String() string {
 func (*ListFilesResponse) ProtoMessage() {}
 
 func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12135,7 +12600,7 @@ func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
 func (*ListFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{171}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{176}
 }
 
 func (x *ListFilesResponse) GetFile() *FileEntry {
@@ -12179,7 +12644,7 @@ type StatFileRequest struct {
 
 func (x *StatFileRequest) Reset() {
 	*x = StatFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12191,7 +12656,7 @@ func (x *StatFileRequest) String() string {
 func (*StatFileRequest) ProtoMessage() {}
 
 func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12204,7 +12669,7 @@ func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileRequest.ProtoReflect.Descriptor instead.
 func (*StatFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{172}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{177}
 }
 
 func (x *StatFileRequest) GetWorkspace() string {
@@ -12244,7 +12709,7 @@ type StatFileResponse struct {
 
 func (x *StatFileResponse) Reset() {
 	*x = StatFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[178]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12256,7 +12721,7 @@ func (x *StatFileResponse) String() string {
 func (*StatFileResponse) ProtoMessage() {}
 
 func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[178]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12269,7 +12734,7 @@ func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileResponse.ProtoReflect.Descriptor instead.
 func (*StatFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{173}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{178}
 }
 
 func (x *StatFileResponse) GetFile() *FileEntry {
@@ -12293,7 +12758,7 @@ type MakeDirectoryRequest struct {
 
 func (x *MakeDirectoryRequest) Reset() {
 	*x = MakeDirectoryRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[179]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12305,7 +12770,7 @@ func (x *MakeDirectoryRequest) String() string {
 func (*MakeDirectoryRequest) ProtoMessage() {}
 
 func (x *MakeDirectoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[179]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12318,7 +12783,7 @@ func (x *MakeDirectoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeDirectoryRequest.ProtoReflect.Descriptor instead.
 func (*MakeDirectoryRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{174}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{179}
 }
 
 func (x *MakeDirectoryRequest) GetWorkspace() string {
@@ -12364,7 +12829,7 @@ type MakeDirectoryResponse struct {
 
 func (x *MakeDirectoryResponse) Reset() {
 	*x = MakeDirectoryResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[180]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12376,7 +12841,7 @@ func (x *MakeDirectoryResponse) String() string {
 func (*MakeDirectoryResponse) ProtoMessage() {}
 
 func (x *MakeDirectoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[180]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12389,7 +12854,7 @@ func (x *MakeDirectoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeDirectoryResponse.ProtoReflect.Descriptor instead.
 func (*MakeDirectoryResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{175}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{180}
 }
 
 type MoveFileRequest struct {
@@ -12409,7 +12874,7 @@ type MoveFileRequest struct {
 
 func (x *MoveFileRequest) Reset() {
 	*x = MoveFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[181]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12421,7 +12886,7 @@ func (x *MoveFileRequest) String() string {
 func (*MoveFileRequest) ProtoMessage() {}
 
 func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[181]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12434,7 +12899,7 @@ func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileRequest.ProtoReflect.Descriptor instead.
 func (*MoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{176}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{181}
 }
 
 func (x *MoveFileRequest) GetWorkspace() string {
@@ -12494,7 +12959,7 @@ type MoveFileResponse struct {
 
 func (x *MoveFileResponse) Reset() {
 	*x = MoveFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[182]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12506,7 +12971,7 @@ func (x *MoveFileResponse) String() string {
 func (*MoveFileResponse) ProtoMessage() {}
 
 func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[182]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12519,7 +12984,7 @@ func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileResponse.ProtoReflect.Descriptor instead.
 func (*MoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{177}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{182}
 }
 
 type RemoveFileRequest struct {
@@ -12535,7 +13000,7 @@ type RemoveFileRequest struct {
 
 func (x *RemoveFileRequest) Reset() {
 	*x = RemoveFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[178]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[183]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12547,7 +13012,7 @@ func (x *RemoveFileRequest) String() string {
 func (*RemoveFileRequest) ProtoMessage() {}
 
 func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[178]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[183]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12560,7 +13025,7 @@ func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileRequest.ProtoReflect.Descriptor instead.
 func (*RemoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{178}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{183}
 }
 
 func (x *RemoveFileRequest) GetWorkspace() string {
@@ -12599,7 +13064,7 @@ type RemoveFileResponse struct {
 
 func (x *RemoveFileResponse) Reset() {
 	*x = RemoveFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[179]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[184]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12611,7 +13076,7 @@ func (x *RemoveFileResponse) String() string {
 func (*RemoveFileResponse) ProtoMessage() {}
 
 func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[179]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[184]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12624,7 +13089,7 @@ func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileResponse.ProtoReflect.Descriptor instead.
 func (*RemoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{179}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{184}
 }
 
 type PackFilesRequest struct {
@@ -12640,7 +13105,7 @@ type PackFilesRequest struct {
 
 func (x *PackFilesRequest) Reset() {
 	*x = PackFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[180]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[185]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12652,7 +13117,7 @@ func (x *PackFilesRequest) String() string {
 func (*PackFilesRequest) ProtoMessage() {}
 
 func (x *PackFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[180]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[185]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12665,7 +13130,7 @@ func (x *PackFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackFilesRequest.ProtoReflect.Descriptor instead.
 func (*PackFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{180}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{185}
 }
 
 func (x *PackFilesRequest) GetWorkspace() string {
@@ -12709,7 +13174,7 @@ type PackFilesResponse struct {
 
 func (x *PackFilesResponse) Reset() {
 	*x = PackFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[181]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[186]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12721,7 +13186,7 @@ func (x *PackFilesResponse) String() string {
 func (*PackFilesResponse) ProtoMessage() {}
 
 func (x *PackFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[181]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[186]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12734,7 +13199,7 @@ func (x *PackFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackFilesResponse.ProtoReflect.Descriptor instead.
 func (*PackFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{181}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{186}
 }
 
 func (x *PackFilesResponse) GetKind() isPackFilesResponse_Kind {
@@ -12792,7 +13257,7 @@ type UnpackFilesStart struct {
 
 func (x *UnpackFilesStart) Reset() {
 	*x = UnpackFilesStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[182]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[187]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12804,7 +13269,7 @@ func (x *UnpackFilesStart) String() string {
 func (*UnpackFilesStart) ProtoMessage() {}
 
 func (x *UnpackFilesStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[182]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[187]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12817,7 +13282,7 @@ func (x *UnpackFilesStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesStart.ProtoReflect.Descriptor instead.
 func (*UnpackFilesStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{182}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{187}
 }
 
 func (x *UnpackFilesStart) GetWorkspace() string {
@@ -12862,7 +13327,7 @@ type UnpackFilesRequest struct {
 
 func (x *UnpackFilesRequest) Reset() {
 	*x = UnpackFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[183]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[188]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12874,7 +13339,7 @@ func (x *UnpackFilesRequest) String() string {
 func (*UnpackFilesRequest) ProtoMessage() {}
 
 func (x *UnpackFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[183]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[188]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12887,7 +13352,7 @@ func (x *UnpackFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesRequest.ProtoReflect.Descriptor instead.
 func (*UnpackFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{183}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{188}
 }
 
 func (x *UnpackFilesRequest) GetKind() isUnpackFilesRequest_Kind {
@@ -12957,7 +13422,7 @@ type UnpackFilesResponse struct {
 
 func (x *UnpackFilesResponse) Reset() {
 	*x = UnpackFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[184]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[189]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12969,7 +13434,7 @@ func (x *UnpackFilesResponse) String() string {
 func (*UnpackFilesResponse) ProtoMessage() {}
 
 func (x *UnpackFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[184]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[189]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12982,7 +13447,7 @@ func (x *UnpackFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesResponse.ProtoReflect.Descriptor instead.
 func (*UnpackFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{184}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{189}
 }
 
 func (x *UnpackFilesResponse) GetSummary() *FilesSummary {
@@ -13012,7 +13477,7 @@ type SearchFilesRequest struct {
 
 func (x *SearchFilesRequest) Reset() {
 	*x = SearchFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[185]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[190]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13024,7 +13489,7 @@ func (x *SearchFilesRequest) String() string {
 func (*SearchFilesRequest) ProtoMessage() {}
 
 func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[185]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[190]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13037,7 +13502,7 @@ func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesRequest.ProtoReflect.Descriptor instead.
 func (*SearchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{185}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{190}
 }
 
 func (x *SearchFilesRequest) GetWorkspace() string {
@@ -13101,7 +13566,7 @@ type SearchFilesResponse struct {
 
 func (x *SearchFilesResponse) Reset() {
 	*x = SearchFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[186]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[191]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13113,7 +13578,7 @@ func (x *SearchFilesResponse) String() string {
 func (*SearchFilesResponse) ProtoMessage() {}
 
 func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[186]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[191]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13126,7 +13591,7 @@ func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesResponse.ProtoReflect.Descriptor instead.
 func (*SearchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{186}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{191}
 }
 
 func (x *SearchFilesResponse) GetMatches() []*FileEntry {
@@ -13164,7 +13629,7 @@ type WatchFilesRequest struct {
 
 func (x *WatchFilesRequest) Reset() {
 	*x = WatchFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[187]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[192]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13176,7 +13641,7 @@ func (x *WatchFilesRequest) String() string {
 func (*WatchFilesRequest) ProtoMessage() {}
 
 func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[187]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[192]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13189,7 +13654,7 @@ func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesRequest.ProtoReflect.Descriptor instead.
 func (*WatchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{187}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{192}
 }
 
 func (x *WatchFilesRequest) GetWorkspace() string {
@@ -13229,7 +13694,7 @@ type WatchFilesResponse struct {
 
 func (x *WatchFilesResponse) Reset() {
 	*x = WatchFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[188]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[193]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13241,7 +13706,7 @@ func (x *WatchFilesResponse) String() string {
 func (*WatchFilesResponse) ProtoMessage() {}
 
 func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[188]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[193]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13254,7 +13719,7 @@ func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesResponse.ProtoReflect.Descriptor instead.
 func (*WatchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{188}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{193}
 }
 
 func (x *WatchFilesResponse) GetEvents() []*FileEvent {
@@ -13278,7 +13743,7 @@ type FileEvent struct {
 
 func (x *FileEvent) Reset() {
 	*x = FileEvent{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[189]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[194]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13290,7 +13755,7 @@ func (x *FileEvent) String() string {
 func (*FileEvent) ProtoMessage() {}
 
 func (x *FileEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[189]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[194]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13303,7 +13768,7 @@ func (x *FileEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileEvent.ProtoReflect.Descriptor instead.
 func (*FileEvent) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{189}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{194}
 }
 
 func (x *FileEvent) GetPath() string {
@@ -13992,14 +14457,50 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x17\n" +
 	"\aunix_ms\x18\x02 \x01(\x03R\x06unixMs\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04body\x18\x04 \x01(\fR\x04body\"\x90\x01\n" +
+	"\x04body\x18\x04 \x01(\fR\x04body\"\xbc\x01\n" +
 	"\x0eRunTaskRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12,\n" +
 	"\acommand\x18\x02 \x01(\v2\x12.carrel.v1.CommandR\acommand\x12\x1a\n" +
 	"\bprotocol\x18\x03 \x01(\tR\bprotocol\x12\x16\n" +
-	"\x06prompt\x18\x04 \x01(\tR\x06prompt\"6\n" +
+	"\x06prompt\x18\x04 \x01(\tR\x06prompt\x12\x14\n" +
+	"\x05serve\x18\x05 \x01(\bR\x05serve\x12\x14\n" +
+	"\x05after\x18\x06 \x01(\tR\x05after\"6\n" +
 	"\x0fRunTaskResponse\x12#\n" +
-	"\x04task\x18\x01 \x01(\v2\x0f.carrel.v1.TaskR\x04task\"0\n" +
+	"\x04task\x18\x01 \x01(\v2\x0f.carrel.v1.TaskR\x04task\"y\n" +
+	"\fServeRequest\x12-\n" +
+	"\x05start\x18\x01 \x01(\v2\x15.carrel.v1.ServeStartH\x00R\x05start\x12/\n" +
+	"\x06result\x18\x02 \x01(\v2\x15.carrel.v1.StepResultH\x00R\x06resultB\t\n" +
+	"\amessage\"s\n" +
+	"\n" +
+	"ServeStart\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x17\n" +
+	"\atask_id\x18\x02 \x01(\tR\x06taskId\x12\x14\n" +
+	"\x05local\x18\x03 \x01(\bR\x05local\x12\x18\n" +
+	"\aremotes\x18\x04 \x03(\tR\aremotes\"\xbe\x01\n" +
+	"\tAgentStep\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x16\n" +
+	"\x06target\x18\x02 \x01(\tR\x06target\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n" +
+	"\x04argv\x18\x04 \x03(\tR\x04argv\x12\x1b\n" +
+	"\tread_only\x18\x05 \x01(\bR\breadOnly\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\x06 \x01(\x03R\ttimeoutMs\x12\x1d\n" +
+	"\n" +
+	"max_output\x18\a \x01(\x03R\tmaxOutput\"\xbd\x01\n" +
+	"\n" +
+	"StepResult\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x03R\x06number\x12)\n" +
+	"\x06status\x18\x02 \x01(\v2\x11.carrel.v1.StatusR\x06status\x12\x16\n" +
+	"\x06stdout\x18\x03 \x01(\fR\x06stdout\x12\x16\n" +
+	"\x06stderr\x18\x04 \x01(\fR\x06stderr\x12\x12\n" +
+	"\x04lost\x18\x05 \x01(\x03R\x04lost\x12\x12\n" +
+	"\x04held\x18\x06 \x01(\tR\x04held\x12\x14\n" +
+	"\x05error\x18\a \x01(\tR\x05error\"|\n" +
+	"\rServeResponse\x12\x1a\n" +
+	"\aserving\x18\x01 \x01(\bH\x00R\aserving\x12*\n" +
+	"\x04step\x18\x02 \x01(\v2\x14.carrel.v1.AgentStepH\x00R\x04step\x12\x18\n" +
+	"\x06cancel\x18\x03 \x01(\x03H\x00R\x06cancelB\t\n" +
+	"\amessage\"0\n" +
 	"\x10ListTasksRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\":\n" +
 	"\x11ListTasksResponse\x12%\n" +
@@ -14406,7 +14907,9 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\aGetTask\x12\x19.carrel.v1.GetTaskRequest\x1a\x1a.carrel.v1.GetTaskResponse\x12C\n" +
 	"\bStopTask\x12\x1a.carrel.v1.StopTaskRequest\x1a\x1b.carrel.v1.StopTaskResponse\x12K\n" +
 	"\n" +
-	"FollowTask\x12\x1c.carrel.v1.FollowTaskRequest\x1a\x1d.carrel.v1.FollowTaskResponse0\x012\xeb\x04\n" +
+	"FollowTask\x12\x1c.carrel.v1.FollowTaskRequest\x1a\x1d.carrel.v1.FollowTaskResponse0\x012N\n" +
+	"\fAgentService\x12>\n" +
+	"\x05Serve\x12\x17.carrel.v1.ServeRequest\x1a\x18.carrel.v1.ServeResponse(\x010\x012\xeb\x04\n" +
 	"\x0fApprovalService\x12R\n" +
 	"\rListApprovals\x12\x1f.carrel.v1.ListApprovalsRequest\x1a .carrel.v1.ListApprovalsResponse\x12L\n" +
 	"\vGetApproval\x12\x1d.carrel.v1.GetApprovalRequest\x1a\x1e.carrel.v1.GetApprovalResponse\x12U\n" +
@@ -14432,7 +14935,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 191)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 196)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -14556,75 +15059,80 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*TaskMessage)(nil),              // 119: carrel.v1.TaskMessage
 	(*RunTaskRequest)(nil),           // 120: carrel.v1.RunTaskRequest
 	(*RunTaskResponse)(nil),          // 121: carrel.v1.RunTaskResponse
-	(*ListTasksRequest)(nil),         // 122: carrel.v1.ListTasksRequest
-	(*ListTasksResponse)(nil),        // 123: carrel.v1.ListTasksResponse
-	(*GetTaskRequest)(nil),           // 124: carrel.v1.GetTaskRequest
-	(*GetTaskResponse)(nil),          // 125: carrel.v1.GetTaskResponse
-	(*StopTaskRequest)(nil),          // 126: carrel.v1.StopTaskRequest
-	(*StopTaskResponse)(nil),         // 127: carrel.v1.StopTaskResponse
-	(*FollowTaskRequest)(nil),        // 128: carrel.v1.FollowTaskRequest
-	(*FollowTaskResponse)(nil),       // 129: carrel.v1.FollowTaskResponse
-	(*Archive)(nil),                  // 130: carrel.v1.Archive
-	(*ArchiveProgress)(nil),          // 131: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),     // 132: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil),    // 133: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),             // 134: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),           // 135: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),          // 136: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),      // 137: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),     // 138: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),       // 139: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),      // 140: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),     // 141: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil),    // 142: carrel.v1.RemoveArchiveResponse
-	(*ReloadPolicyRequest)(nil),      // 143: carrel.v1.ReloadPolicyRequest
-	(*ReloadPolicyResponse)(nil),     // 144: carrel.v1.ReloadPolicyResponse
-	(*Segment)(nil),                  // 145: carrel.v1.Segment
-	(*Approval)(nil),                 // 146: carrel.v1.Approval
-	(*ApprovalAnswer)(nil),           // 147: carrel.v1.ApprovalAnswer
-	(*ListApprovalsRequest)(nil),     // 148: carrel.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),    // 149: carrel.v1.ListApprovalsResponse
-	(*GetApprovalRequest)(nil),       // 150: carrel.v1.GetApprovalRequest
-	(*GetApprovalResponse)(nil),      // 151: carrel.v1.GetApprovalResponse
-	(*AnswerApprovalRequest)(nil),    // 152: carrel.v1.AnswerApprovalRequest
-	(*AnswerApprovalResponse)(nil),   // 153: carrel.v1.AnswerApprovalResponse
-	(*WatchApprovalsRequest)(nil),    // 154: carrel.v1.WatchApprovalsRequest
-	(*WatchApprovalsResponse)(nil),   // 155: carrel.v1.WatchApprovalsResponse
-	(*Permission)(nil),               // 156: carrel.v1.Permission
-	(*AllowCommandRequest)(nil),      // 157: carrel.v1.AllowCommandRequest
-	(*AllowCommandResponse)(nil),     // 158: carrel.v1.AllowCommandResponse
-	(*ListPermissionsRequest)(nil),   // 159: carrel.v1.ListPermissionsRequest
-	(*ListPermissionsResponse)(nil),  // 160: carrel.v1.ListPermissionsResponse
-	(*RevokePermissionRequest)(nil),  // 161: carrel.v1.RevokePermissionRequest
-	(*RevokePermissionResponse)(nil), // 162: carrel.v1.RevokePermissionResponse
-	(*FileEntry)(nil),                // 163: carrel.v1.FileEntry
-	(*FilesSummary)(nil),             // 164: carrel.v1.FilesSummary
-	(*ReadFileRequest)(nil),          // 165: carrel.v1.ReadFileRequest
-	(*ReadFileResponse)(nil),         // 166: carrel.v1.ReadFileResponse
-	(*WriteFileStart)(nil),           // 167: carrel.v1.WriteFileStart
-	(*WriteFileRequest)(nil),         // 168: carrel.v1.WriteFileRequest
-	(*WriteFileResponse)(nil),        // 169: carrel.v1.WriteFileResponse
-	(*ListFilesRequest)(nil),         // 170: carrel.v1.ListFilesRequest
-	(*ListFilesResponse)(nil),        // 171: carrel.v1.ListFilesResponse
-	(*StatFileRequest)(nil),          // 172: carrel.v1.StatFileRequest
-	(*StatFileResponse)(nil),         // 173: carrel.v1.StatFileResponse
-	(*MakeDirectoryRequest)(nil),     // 174: carrel.v1.MakeDirectoryRequest
-	(*MakeDirectoryResponse)(nil),    // 175: carrel.v1.MakeDirectoryResponse
-	(*MoveFileRequest)(nil),          // 176: carrel.v1.MoveFileRequest
-	(*MoveFileResponse)(nil),         // 177: carrel.v1.MoveFileResponse
-	(*RemoveFileRequest)(nil),        // 178: carrel.v1.RemoveFileRequest
-	(*RemoveFileResponse)(nil),       // 179: carrel.v1.RemoveFileResponse
-	(*PackFilesRequest)(nil),         // 180: carrel.v1.PackFilesRequest
-	(*PackFilesResponse)(nil),        // 181: carrel.v1.PackFilesResponse
-	(*UnpackFilesStart)(nil),         // 182: carrel.v1.UnpackFilesStart
-	(*UnpackFilesRequest)(nil),       // 183: carrel.v1.UnpackFilesRequest
-	(*UnpackFilesResponse)(nil),      // 184: carrel.v1.UnpackFilesResponse
-	(*SearchFilesRequest)(nil),       // 185: carrel.v1.SearchFilesRequest
-	(*SearchFilesResponse)(nil),      // 186: carrel.v1.SearchFilesResponse
-	(*WatchFilesRequest)(nil),        // 187: carrel.v1.WatchFilesRequest
-	(*WatchFilesResponse)(nil),       // 188: carrel.v1.WatchFilesResponse
-	(*FileEvent)(nil),                // 189: carrel.v1.FileEvent
-	nil,                              // 190: carrel.v1.Command.EnvEntry
+	(*ServeRequest)(nil),             // 122: carrel.v1.ServeRequest
+	(*ServeStart)(nil),               // 123: carrel.v1.ServeStart
+	(*AgentStep)(nil),                // 124: carrel.v1.AgentStep
+	(*StepResult)(nil),               // 125: carrel.v1.StepResult
+	(*ServeResponse)(nil),            // 126: carrel.v1.ServeResponse
+	(*ListTasksRequest)(nil),         // 127: carrel.v1.ListTasksRequest
+	(*ListTasksResponse)(nil),        // 128: carrel.v1.ListTasksResponse
+	(*GetTaskRequest)(nil),           // 129: carrel.v1.GetTaskRequest
+	(*GetTaskResponse)(nil),          // 130: carrel.v1.GetTaskResponse
+	(*StopTaskRequest)(nil),          // 131: carrel.v1.StopTaskRequest
+	(*StopTaskResponse)(nil),         // 132: carrel.v1.StopTaskResponse
+	(*FollowTaskRequest)(nil),        // 133: carrel.v1.FollowTaskRequest
+	(*FollowTaskResponse)(nil),       // 134: carrel.v1.FollowTaskResponse
+	(*Archive)(nil),                  // 135: carrel.v1.Archive
+	(*ArchiveProgress)(nil),          // 136: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),     // 137: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil),    // 138: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),             // 139: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),           // 140: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),          // 141: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),      // 142: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),     // 143: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),       // 144: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),      // 145: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),     // 146: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil),    // 147: carrel.v1.RemoveArchiveResponse
+	(*ReloadPolicyRequest)(nil),      // 148: carrel.v1.ReloadPolicyRequest
+	(*ReloadPolicyResponse)(nil),     // 149: carrel.v1.ReloadPolicyResponse
+	(*Segment)(nil),                  // 150: carrel.v1.Segment
+	(*Approval)(nil),                 // 151: carrel.v1.Approval
+	(*ApprovalAnswer)(nil),           // 152: carrel.v1.ApprovalAnswer
+	(*ListApprovalsRequest)(nil),     // 153: carrel.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),    // 154: carrel.v1.ListApprovalsResponse
+	(*GetApprovalRequest)(nil),       // 155: carrel.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 156: carrel.v1.GetApprovalResponse
+	(*AnswerApprovalRequest)(nil),    // 157: carrel.v1.AnswerApprovalRequest
+	(*AnswerApprovalResponse)(nil),   // 158: carrel.v1.AnswerApprovalResponse
+	(*WatchApprovalsRequest)(nil),    // 159: carrel.v1.WatchApprovalsRequest
+	(*WatchApprovalsResponse)(nil),   // 160: carrel.v1.WatchApprovalsResponse
+	(*Permission)(nil),               // 161: carrel.v1.Permission
+	(*AllowCommandRequest)(nil),      // 162: carrel.v1.AllowCommandRequest
+	(*AllowCommandResponse)(nil),     // 163: carrel.v1.AllowCommandResponse
+	(*ListPermissionsRequest)(nil),   // 164: carrel.v1.ListPermissionsRequest
+	(*ListPermissionsResponse)(nil),  // 165: carrel.v1.ListPermissionsResponse
+	(*RevokePermissionRequest)(nil),  // 166: carrel.v1.RevokePermissionRequest
+	(*RevokePermissionResponse)(nil), // 167: carrel.v1.RevokePermissionResponse
+	(*FileEntry)(nil),                // 168: carrel.v1.FileEntry
+	(*FilesSummary)(nil),             // 169: carrel.v1.FilesSummary
+	(*ReadFileRequest)(nil),          // 170: carrel.v1.ReadFileRequest
+	(*ReadFileResponse)(nil),         // 171: carrel.v1.ReadFileResponse
+	(*WriteFileStart)(nil),           // 172: carrel.v1.WriteFileStart
+	(*WriteFileRequest)(nil),         // 173: carrel.v1.WriteFileRequest
+	(*WriteFileResponse)(nil),        // 174: carrel.v1.WriteFileResponse
+	(*ListFilesRequest)(nil),         // 175: carrel.v1.ListFilesRequest
+	(*ListFilesResponse)(nil),        // 176: carrel.v1.ListFilesResponse
+	(*StatFileRequest)(nil),          // 177: carrel.v1.StatFileRequest
+	(*StatFileResponse)(nil),         // 178: carrel.v1.StatFileResponse
+	(*MakeDirectoryRequest)(nil),     // 179: carrel.v1.MakeDirectoryRequest
+	(*MakeDirectoryResponse)(nil),    // 180: carrel.v1.MakeDirectoryResponse
+	(*MoveFileRequest)(nil),          // 181: carrel.v1.MoveFileRequest
+	(*MoveFileResponse)(nil),         // 182: carrel.v1.MoveFileResponse
+	(*RemoveFileRequest)(nil),        // 183: carrel.v1.RemoveFileRequest
+	(*RemoveFileResponse)(nil),       // 184: carrel.v1.RemoveFileResponse
+	(*PackFilesRequest)(nil),         // 185: carrel.v1.PackFilesRequest
+	(*PackFilesResponse)(nil),        // 186: carrel.v1.PackFilesResponse
+	(*UnpackFilesStart)(nil),         // 187: carrel.v1.UnpackFilesStart
+	(*UnpackFilesRequest)(nil),       // 188: carrel.v1.UnpackFilesRequest
+	(*UnpackFilesResponse)(nil),      // 189: carrel.v1.UnpackFilesResponse
+	(*SearchFilesRequest)(nil),       // 190: carrel.v1.SearchFilesRequest
+	(*SearchFilesResponse)(nil),      // 191: carrel.v1.SearchFilesResponse
+	(*WatchFilesRequest)(nil),        // 192: carrel.v1.WatchFilesRequest
+	(*WatchFilesResponse)(nil),       // 193: carrel.v1.WatchFilesResponse
+	(*FileEvent)(nil),                // 194: carrel.v1.FileEvent
+	nil,                              // 195: carrel.v1.Command.EnvEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -14656,7 +15164,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	34,  // 26: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
 	37,  // 27: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
 	3,   // 28: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	190, // 29: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	195, // 29: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
 	42,  // 30: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
 	43,  // 31: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
 	42,  // 32: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
@@ -14704,192 +15212,198 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	113, // 74: carrel.v1.ModelUsage.whole:type_name -> carrel.v1.ModelSums
 	42,  // 75: carrel.v1.RunTaskRequest.command:type_name -> carrel.v1.Command
 	118, // 76: carrel.v1.RunTaskResponse.task:type_name -> carrel.v1.Task
-	118, // 77: carrel.v1.ListTasksResponse.tasks:type_name -> carrel.v1.Task
-	118, // 78: carrel.v1.GetTaskResponse.task:type_name -> carrel.v1.Task
-	118, // 79: carrel.v1.StopTaskResponse.task:type_name -> carrel.v1.Task
-	119, // 80: carrel.v1.FollowTaskResponse.message:type_name -> carrel.v1.TaskMessage
-	118, // 81: carrel.v1.FollowTaskResponse.task:type_name -> carrel.v1.Task
-	0,   // 82: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	131, // 83: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	130, // 84: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,   // 85: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	134, // 86: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	131, // 87: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,   // 88: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	130, // 89: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	130, // 90: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	145, // 91: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
-	147, // 92: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
-	146, // 93: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
-	146, // 94: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
-	146, // 95: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
-	146, // 96: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
-	156, // 97: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
-	156, // 98: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	163, // 99: carrel.v1.ReadFileResponse.file:type_name -> carrel.v1.FileEntry
-	167, // 100: carrel.v1.WriteFileRequest.start:type_name -> carrel.v1.WriteFileStart
-	163, // 101: carrel.v1.WriteFileResponse.file:type_name -> carrel.v1.FileEntry
-	163, // 102: carrel.v1.ListFilesResponse.file:type_name -> carrel.v1.FileEntry
-	163, // 103: carrel.v1.ListFilesResponse.entries:type_name -> carrel.v1.FileEntry
-	163, // 104: carrel.v1.StatFileResponse.file:type_name -> carrel.v1.FileEntry
-	164, // 105: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
-	182, // 106: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
-	164, // 107: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
-	163, // 108: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
-	189, // 109: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
-	6,   // 110: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	8,   // 111: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	10,  // 112: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	16,  // 113: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	18,  // 114: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	40,  // 115: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	19,  // 116: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
-	21,  // 117: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	23,  // 118: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	25,  // 119: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	27,  // 120: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
-	30,  // 121: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
-	33,  // 122: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	36,  // 123: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	44,  // 124: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	48,  // 125: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	50,  // 126: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	55,  // 127: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	53,  // 128: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
-	57,  // 129: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	59,  // 130: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	61,  // 131: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	63,  // 132: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	65,  // 133: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	71,  // 134: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	69,  // 135: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
-	132, // 136: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	135, // 137: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	137, // 138: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	139, // 139: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	141, // 140: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	165, // 141: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
-	168, // 142: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
-	170, // 143: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
-	172, // 144: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
-	174, // 145: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
-	176, // 146: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
-	178, // 147: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
-	180, // 148: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
-	183, // 149: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
-	185, // 150: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
-	187, // 151: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
-	73,  // 152: carrel.v1.PortService.Publish:input_type -> carrel.v1.PublishRequest
-	76,  // 153: carrel.v1.PortService.Connect:input_type -> carrel.v1.ConnectRequest
-	78,  // 154: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	86,  // 155: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	80,  // 156: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	83,  // 157: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	91,  // 158: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	93,  // 159: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	95,  // 160: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	97,  // 161: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	99,  // 162: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	102, // 163: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
-	104, // 164: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
-	106, // 165: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
-	108, // 166: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
-	110, // 167: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
-	115, // 168: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
-	120, // 169: carrel.v1.TaskService.RunTask:input_type -> carrel.v1.RunTaskRequest
-	122, // 170: carrel.v1.TaskService.ListTasks:input_type -> carrel.v1.ListTasksRequest
-	124, // 171: carrel.v1.TaskService.GetTask:input_type -> carrel.v1.GetTaskRequest
-	126, // 172: carrel.v1.TaskService.StopTask:input_type -> carrel.v1.StopTaskRequest
-	128, // 173: carrel.v1.TaskService.FollowTask:input_type -> carrel.v1.FollowTaskRequest
-	148, // 174: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	150, // 175: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	152, // 176: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	154, // 177: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	157, // 178: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
-	159, // 179: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	161, // 180: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	88,  // 181: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	143, // 182: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	13,  // 183: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	7,   // 184: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	9,   // 185: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	11,  // 186: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	17,  // 187: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	39,  // 188: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	41,  // 189: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	20,  // 190: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
-	22,  // 191: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	24,  // 192: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	26,  // 193: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	28,  // 194: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
-	31,  // 195: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
-	35,  // 196: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	38,  // 197: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	45,  // 198: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	49,  // 199: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	51,  // 200: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	56,  // 201: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	54,  // 202: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
-	58,  // 203: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	60,  // 204: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	62,  // 205: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	64,  // 206: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	66,  // 207: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	72,  // 208: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	70,  // 209: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
-	133, // 210: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	136, // 211: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	138, // 212: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	140, // 213: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	142, // 214: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	166, // 215: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
-	169, // 216: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
-	171, // 217: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
-	173, // 218: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
-	175, // 219: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
-	177, // 220: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
-	179, // 221: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
-	181, // 222: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
-	184, // 223: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
-	186, // 224: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
-	188, // 225: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
-	74,  // 226: carrel.v1.PortService.Publish:output_type -> carrel.v1.PublishResponse
-	77,  // 227: carrel.v1.PortService.Connect:output_type -> carrel.v1.ConnectResponse
-	79,  // 228: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	87,  // 229: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	81,  // 230: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	84,  // 231: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	92,  // 232: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	94,  // 233: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	96,  // 234: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	98,  // 235: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	100, // 236: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	103, // 237: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
-	105, // 238: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
-	107, // 239: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
-	109, // 240: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
-	111, // 241: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
-	116, // 242: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
-	121, // 243: carrel.v1.TaskService.RunTask:output_type -> carrel.v1.RunTaskResponse
-	123, // 244: carrel.v1.TaskService.ListTasks:output_type -> carrel.v1.ListTasksResponse
-	125, // 245: carrel.v1.TaskService.GetTask:output_type -> carrel.v1.GetTaskResponse
-	127, // 246: carrel.v1.TaskService.StopTask:output_type -> carrel.v1.StopTaskResponse
-	129, // 247: carrel.v1.TaskService.FollowTask:output_type -> carrel.v1.FollowTaskResponse
-	149, // 248: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	151, // 249: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	153, // 250: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	155, // 251: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	158, // 252: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
-	160, // 253: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	162, // 254: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	89,  // 255: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	144, // 256: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	14,  // 257: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	184, // [184:258] is the sub-list for method output_type
-	110, // [110:184] is the sub-list for method input_type
-	110, // [110:110] is the sub-list for extension type_name
-	110, // [110:110] is the sub-list for extension extendee
-	0,   // [0:110] is the sub-list for field type_name
+	123, // 77: carrel.v1.ServeRequest.start:type_name -> carrel.v1.ServeStart
+	125, // 78: carrel.v1.ServeRequest.result:type_name -> carrel.v1.StepResult
+	43,  // 79: carrel.v1.StepResult.status:type_name -> carrel.v1.Status
+	124, // 80: carrel.v1.ServeResponse.step:type_name -> carrel.v1.AgentStep
+	118, // 81: carrel.v1.ListTasksResponse.tasks:type_name -> carrel.v1.Task
+	118, // 82: carrel.v1.GetTaskResponse.task:type_name -> carrel.v1.Task
+	118, // 83: carrel.v1.StopTaskResponse.task:type_name -> carrel.v1.Task
+	119, // 84: carrel.v1.FollowTaskResponse.message:type_name -> carrel.v1.TaskMessage
+	118, // 85: carrel.v1.FollowTaskResponse.task:type_name -> carrel.v1.Task
+	0,   // 86: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	136, // 87: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	135, // 88: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,   // 89: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	139, // 90: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	136, // 91: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,   // 92: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	135, // 93: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	135, // 94: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	150, // 95: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
+	152, // 96: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
+	151, // 97: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
+	151, // 98: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
+	151, // 99: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
+	151, // 100: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
+	161, // 101: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
+	161, // 102: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
+	168, // 103: carrel.v1.ReadFileResponse.file:type_name -> carrel.v1.FileEntry
+	172, // 104: carrel.v1.WriteFileRequest.start:type_name -> carrel.v1.WriteFileStart
+	168, // 105: carrel.v1.WriteFileResponse.file:type_name -> carrel.v1.FileEntry
+	168, // 106: carrel.v1.ListFilesResponse.file:type_name -> carrel.v1.FileEntry
+	168, // 107: carrel.v1.ListFilesResponse.entries:type_name -> carrel.v1.FileEntry
+	168, // 108: carrel.v1.StatFileResponse.file:type_name -> carrel.v1.FileEntry
+	169, // 109: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	187, // 110: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
+	169, // 111: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	168, // 112: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
+	194, // 113: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
+	6,   // 114: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	8,   // 115: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	10,  // 116: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	16,  // 117: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	18,  // 118: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	40,  // 119: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	19,  // 120: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
+	21,  // 121: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	23,  // 122: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	25,  // 123: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	27,  // 124: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
+	30,  // 125: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
+	33,  // 126: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	36,  // 127: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	44,  // 128: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	48,  // 129: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	50,  // 130: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	55,  // 131: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	53,  // 132: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	57,  // 133: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	59,  // 134: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	61,  // 135: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	63,  // 136: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	65,  // 137: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	71,  // 138: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	69,  // 139: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
+	137, // 140: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	140, // 141: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	142, // 142: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	144, // 143: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	146, // 144: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	170, // 145: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
+	173, // 146: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
+	175, // 147: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
+	177, // 148: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
+	179, // 149: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
+	181, // 150: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
+	183, // 151: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
+	185, // 152: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
+	188, // 153: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
+	190, // 154: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
+	192, // 155: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
+	73,  // 156: carrel.v1.PortService.Publish:input_type -> carrel.v1.PublishRequest
+	76,  // 157: carrel.v1.PortService.Connect:input_type -> carrel.v1.ConnectRequest
+	78,  // 158: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	86,  // 159: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	80,  // 160: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	83,  // 161: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	91,  // 162: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	93,  // 163: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	95,  // 164: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	97,  // 165: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	99,  // 166: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	102, // 167: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
+	104, // 168: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
+	106, // 169: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
+	108, // 170: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
+	110, // 171: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
+	115, // 172: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
+	120, // 173: carrel.v1.TaskService.RunTask:input_type -> carrel.v1.RunTaskRequest
+	127, // 174: carrel.v1.TaskService.ListTasks:input_type -> carrel.v1.ListTasksRequest
+	129, // 175: carrel.v1.TaskService.GetTask:input_type -> carrel.v1.GetTaskRequest
+	131, // 176: carrel.v1.TaskService.StopTask:input_type -> carrel.v1.StopTaskRequest
+	133, // 177: carrel.v1.TaskService.FollowTask:input_type -> carrel.v1.FollowTaskRequest
+	122, // 178: carrel.v1.AgentService.Serve:input_type -> carrel.v1.ServeRequest
+	153, // 179: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	155, // 180: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	157, // 181: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	159, // 182: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	162, // 183: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
+	164, // 184: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	166, // 185: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	88,  // 186: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	148, // 187: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	13,  // 188: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	7,   // 189: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	9,   // 190: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	11,  // 191: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	17,  // 192: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	39,  // 193: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	41,  // 194: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	20,  // 195: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
+	22,  // 196: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	24,  // 197: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	26,  // 198: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	28,  // 199: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
+	31,  // 200: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
+	35,  // 201: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	38,  // 202: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	45,  // 203: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	49,  // 204: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	51,  // 205: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	56,  // 206: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	54,  // 207: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	58,  // 208: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	60,  // 209: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	62,  // 210: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	64,  // 211: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	66,  // 212: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	72,  // 213: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	70,  // 214: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
+	138, // 215: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	141, // 216: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	143, // 217: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	145, // 218: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	147, // 219: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	171, // 220: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
+	174, // 221: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
+	176, // 222: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
+	178, // 223: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
+	180, // 224: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
+	182, // 225: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
+	184, // 226: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
+	186, // 227: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
+	189, // 228: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
+	191, // 229: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
+	193, // 230: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
+	74,  // 231: carrel.v1.PortService.Publish:output_type -> carrel.v1.PublishResponse
+	77,  // 232: carrel.v1.PortService.Connect:output_type -> carrel.v1.ConnectResponse
+	79,  // 233: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	87,  // 234: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	81,  // 235: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	84,  // 236: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	92,  // 237: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	94,  // 238: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	96,  // 239: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	98,  // 240: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	100, // 241: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	103, // 242: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
+	105, // 243: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
+	107, // 244: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
+	109, // 245: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
+	111, // 246: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
+	116, // 247: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
+	121, // 248: carrel.v1.TaskService.RunTask:output_type -> carrel.v1.RunTaskResponse
+	128, // 249: carrel.v1.TaskService.ListTasks:output_type -> carrel.v1.ListTasksResponse
+	130, // 250: carrel.v1.TaskService.GetTask:output_type -> carrel.v1.GetTaskResponse
+	132, // 251: carrel.v1.TaskService.StopTask:output_type -> carrel.v1.StopTaskResponse
+	134, // 252: carrel.v1.TaskService.FollowTask:output_type -> carrel.v1.FollowTaskResponse
+	126, // 253: carrel.v1.AgentService.Serve:output_type -> carrel.v1.ServeResponse
+	154, // 254: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	156, // 255: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	158, // 256: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	160, // 257: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	163, // 258: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
+	165, // 259: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	167, // 260: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	89,  // 261: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	149, // 262: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	14,  // 263: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	189, // [189:264] is the sub-list for method output_type
+	114, // [114:189] is the sub-list for method input_type
+	114, // [114:114] is the sub-list for extension type_name
+	114, // [114:114] is the sub-list for extension extendee
+	0,   // [0:114] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -14929,39 +15443,48 @@ func file_carrel_v1_carrel_proto_init() {
 		(*ConnectResponse_Data)(nil),
 		(*ConnectResponse_End)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[133].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[122].OneofWrappers = []any{
+		(*ServeRequest_Start)(nil),
+		(*ServeRequest_Result)(nil),
+	}
+	file_carrel_v1_carrel_proto_msgTypes[126].OneofWrappers = []any{
+		(*ServeResponse_Serving)(nil),
+		(*ServeResponse_Step)(nil),
+		(*ServeResponse_Cancel)(nil),
+	}
+	file_carrel_v1_carrel_proto_msgTypes[138].OneofWrappers = []any{
 		(*CreateArchiveResponse_Progress)(nil),
 		(*CreateArchiveResponse_Data)(nil),
 		(*CreateArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[135].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[140].OneofWrappers = []any{
 		(*RestoreRequest_Start)(nil),
 		(*RestoreRequest_Data)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[136].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[141].OneofWrappers = []any{
 		(*RestoreResponse_Progress)(nil),
 		(*RestoreResponse_Workspace)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[140].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[145].OneofWrappers = []any{
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[166].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[171].OneofWrappers = []any{
 		(*ReadFileResponse_Data)(nil),
 		(*ReadFileResponse_File)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[167].OneofWrappers = []any{}
-	file_carrel_v1_carrel_proto_msgTypes[168].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[172].OneofWrappers = []any{}
+	file_carrel_v1_carrel_proto_msgTypes[173].OneofWrappers = []any{
 		(*WriteFileRequest_Start)(nil),
 		(*WriteFileRequest_Data)(nil),
 		(*WriteFileRequest_Finish)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[174].OneofWrappers = []any{}
-	file_carrel_v1_carrel_proto_msgTypes[181].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[179].OneofWrappers = []any{}
+	file_carrel_v1_carrel_proto_msgTypes[186].OneofWrappers = []any{
 		(*PackFilesResponse_Data)(nil),
 		(*PackFilesResponse_Summary)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[183].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[188].OneofWrappers = []any{
 		(*UnpackFilesRequest_Start)(nil),
 		(*UnpackFilesRequest_Data)(nil),
 		(*UnpackFilesRequest_Finish)(nil),
@@ -14972,9 +15495,9 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   191,
+			NumMessages:   196,
 			NumExtensions: 0,
-			NumServices:   12,
+			NumServices:   13,
 		},
 		GoTypes:           file_carrel_v1_carrel_proto_goTypes,
 		DependencyIndexes: file_carrel_v1_carrel_proto_depIdxs,

@@ -310,10 +310,17 @@ func (r *Recorder) ModelUsage(_ context.Context, _ principal.Principal, ref stri
 }
 
 // RunTask implements api.Gate.
-func (r *Recorder) RunTask(_ context.Context, _ principal.Principal, ref string, e execapi.ExecParams, protocol, prompt string) (
+func (r *Recorder) RunTask(_ context.Context, _ principal.Principal, ref string, e execapi.ExecParams, spec workspace.TaskSpec) (
 	workspace.Task, error,
 ) {
-	return workspace.Task{}, r.note("RunTask", ref, e, protocol, prompt)
+	return workspace.Task{}, r.note("RunTask", ref, e, spec)
+}
+
+// ServeHosts implements api.Gate.
+func (r *Recorder) ServeHosts(_ context.Context, _ principal.Principal, ref string, task id.Command, h runtime.Hosts) (
+	func(), <-chan struct{}, error,
+) {
+	return func() {}, nil, r.note("ServeHosts", ref, task, h.Local(), h.Remotes())
 }
 
 // ListTasks implements api.Gate.

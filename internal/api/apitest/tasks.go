@@ -11,6 +11,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -24,8 +25,20 @@ func task(ref string) workspace.Task {
 }
 
 // RunTask implements api.Gate. Nothing runs.
-func (g *Gate) RunTask(_ context.Context, p principal.Principal, ref string, _ execapi.ExecParams, _, _ string) (workspace.Task, error) {
+func (g *Gate) RunTask(_ context.Context, p principal.Principal, ref string, _ execapi.ExecParams, _ workspace.TaskSpec) (
+	workspace.Task, error,
+) {
 	return task(ref), g.permit(p, operation.RunTask)
+}
+
+// ServeHosts implements api.Gate. No step comes, and the task has ended.
+func (g *Gate) ServeHosts(_ context.Context, p principal.Principal, ref string, name id.Command, _ runtime.Hosts) (
+	func(), <-chan struct{}, error,
+) {
+	_, err := g.one(p, operation.RunTask, ref, name)
+	over := make(chan struct{})
+	close(over)
+	return func() {}, over, err
 }
 
 // ListTasks implements api.Gate.

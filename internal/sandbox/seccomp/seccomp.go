@@ -33,6 +33,10 @@ type Options struct {
 	// OneID: commands have the id of their executor, which is pid 1. It refuses the ways to
 	// reach it that an own id stands in the way of otherwise. This one closes too.
 	OneID bool
+	// NoUnix refuses to make Unix sockets, by path and abstract alike, with which services of the host are reached: a
+	// read-only mount does not keep anybody from connecting to one. Connected pairs, of streams and of packets with
+	// a connection, can reach nobody else and stay. It closes as well.
+	NoUnix bool
 }
 
 // Return values of a filter, from linux/seccomp.h.

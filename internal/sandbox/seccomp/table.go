@@ -15,6 +15,9 @@ const (
 	cloneNewTime = 0x80
 )
 
+// sockType has the bits of a socket's type that are no flags: SOCK_TYPE_MASK of linux/net.h.
+const sockType = 0xf
+
 // Terminal input injection, from asm-generic/ioctls.h and linux/tiocl.h.
 const (
 	tiocSTI   = 0x5412
@@ -50,6 +53,12 @@ func argumentRules(o Options) map[int][]rule {
 	if !o.UserNS {
 		rules[unix.SYS_CLONE] = []rule{{arg: 0, mask: nsFlags, op: nonzero, errno: unix.EPERM}}
 		rules[unix.SYS_UNSHARE] = []rule{{arg: 0, mask: nsFlags | cloneNewTime, op: nonzero, errno: unix.EPERM}}
+	}
+	if o.NoUnix {
+		rules[unix.SYS_SOCKET] = append([]rule{{arg: 0, op: anyOf, value: []uint32{unix.AF_UNIX}, errno: unix.EPERM}}, rules[unix.SYS_SOCKET]...)
+		// A datagram can be sent to any address from one of a pair, and the kernel takes SOCK_RAW for SOCK_DGRAM.
+		rules[unix.SYS_SOCKETPAIR] = append(rules[unix.SYS_SOCKETPAIR],
+			rule{arg: 1, mask: sockType, op: noneOf, value: []uint32{unix.SOCK_STREAM, unix.SOCK_SEQPACKET}, errno: unix.EPERM})
 	}
 	if o.OneID {
 		for nr, r := range oneID {

@@ -1893,7 +1893,7 @@ class TaskMessage(Message):
     """TaskMessage is one message of a task. They are numbered from 1 without a gap."""
     number: int = 0
     unix_ms: int = 0
-    # prompt, message, permission, answer, key or completion.
+    # prompt, message, permission, answer, key or completion; of an agent also plan, step and refusal.
     kind: str = ""
     # JSON: of a message, what the program reported.
     body: bytes = b""
@@ -1910,15 +1910,21 @@ class RunTaskRequest(Message):
     workspace: str = ""
     # Its stdin and stdout speak the protocol.
     command: Command | None = None
-    # carrel or acp; empty is carrel.
+    # carrel, acp or agent; empty is carrel.
     protocol: str = ""
     # At most 128 KiB.
     prompt: str = ""
+    # The caller is about to serve the task's steps on hosts: a first one waits for that for ten seconds.
+    serve: bool = False
+    # A task of the same workspace that an agent goes on from: it is told what was said there and in those before.
+    after: str = ""
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("workspace", "workspace", "string", "one", None),
         Field("command", "command", "message", "opt", "Command"),
         Field("protocol", "protocol", "string", "one", None),
         Field("prompt", "prompt", "string", "one", None),
+        Field("serve", "serve", "bool", "one", None),
+        Field("after", "after", "string", "one", None),
     )
 
 
@@ -1927,6 +1933,97 @@ class RunTaskResponse(Message):
     task: Task | None = None
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("task", "task", "message", "opt", "Task"),
+    )
+
+
+@dataclass(kw_only=True)
+class ServeRequest(Message):
+    # The first message.
+    start: ServeStart | None = None
+    result: StepResult | None = None
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("start", "start", "message", "opt", "ServeStart"),
+        Field("result", "result", "message", "opt", "StepResult"),
+    )
+
+
+@dataclass(kw_only=True)
+class ServeStart(Message):
+    workspace: str = ""
+    task_id: str = ""
+    # Steps on this machine are carried out.
+    local: bool = False
+    # The names of the remote hosts that there are, at most 4096 of at most 64 bytes.
+    remotes: list[str] = field(default_factory=list)
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("workspace", "workspace", "string", "one", None),
+        Field("task_id", "taskId", "string", "one", None),
+        Field("local", "local", "bool", "one", None),
+        Field("remotes", "remotes", "string", "many", None),
+    )
+
+
+@dataclass(kw_only=True)
+class AgentStep(Message):
+    """AgentStep is one command on one host."""
+    # It names the step in its result.
+    number: int = 0
+    # "host" or "remote".
+    target: str = ""
+    # The name of the remote host, as the client gave it.
+    name: str = ""
+    argv: list[str] = field(default_factory=list)
+    # It must not be able to change anything, or must not be run.
+    read_only: bool = False
+    timeout_ms: int = 0
+    # Of each stream, in bytes.
+    max_output: int = 0
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("number", "number", "int64", "one", None),
+        Field("target", "target", "string", "one", None),
+        Field("name", "name", "string", "one", None),
+        Field("argv", "argv", "string", "many", None),
+        Field("read_only", "readOnly", "bool", "one", None),
+        Field("timeout_ms", "timeoutMs", "int64", "one", None),
+        Field("max_output", "maxOutput", "int64", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
+class StepResult(Message):
+    number: int = 0
+    # Not set if it is not known how the command ended.
+    status: Status | None = None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    # Bytes of output that were not kept.
+    lost: int = 0
+    # What held the command, for people. At most 1 KiB.
+    held: str = ""
+    # Why it was not run, or why it is not known how it ended. At most 4 KiB.
+    error: str = ""
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("number", "number", "int64", "one", None),
+        Field("status", "status", "message", "opt", "Status"),
+        Field("stdout", "stdout", "bytes", "one", None),
+        Field("stderr", "stderr", "bytes", "one", None),
+        Field("lost", "lost", "int64", "one", None),
+        Field("held", "held", "string", "one", None),
+        Field("error", "error", "string", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
+class ServeResponse(Message):
+    # The first message: steps come from now on.
+    serving: bool | None = None
+    step: AgentStep | None = None
+    # The number of a step that nobody waits for any more.
+    cancel: int | None = None
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("serving", "serving", "bool", "opt", None),
+        Field("step", "step", "message", "opt", "AgentStep"),
+        Field("cancel", "cancel", "int64", "opt", None),
     )
 
 
@@ -3146,6 +3243,15 @@ class TaskService:
 
     # FollowTask returns the messages of a task in their order, and new ones until it ends; the last response has the task.
     FollowTask: Final[Method[FollowTaskRequest, FollowTaskResponse]] = Method("TaskService/FollowTask", FollowTaskRequest, FollowTaskResponse, "server", False)
+
+
+class AgentService:
+    """AgentService serves the agents of tasks that were run by the protocol "agent". See docs/agent.md."""
+
+    # Serve carries out an agent's steps on hosts: on the machine and the remote hosts that the client reaches, with the rights
+    # of its user. The daemon has judged and recorded each step before it sends it. Only who runs the task may serve it, and
+    # one client at a time. The stream ends with the task.
+    Serve: Final[Method[ServeRequest, ServeResponse]] = Method("AgentService/Serve", ServeRequest, ServeResponse, "both", False)
 
 
 class ApprovalService:

@@ -711,9 +711,44 @@ export const schema = {
     ['command', 'message', 'opt', 'Command'],
     ['protocol', 'string', 'one'],
     ['prompt', 'string', 'one'],
+    ['serve', 'bool', 'one'],
+    ['after', 'string', 'one'],
   ],
   RunTaskResponse: [
     ['task', 'message', 'opt', 'Task'],
+  ],
+  ServeRequest: [
+    ['start', 'message', 'opt', 'ServeStart'],
+    ['result', 'message', 'opt', 'StepResult'],
+  ],
+  ServeStart: [
+    ['workspace', 'string', 'one'],
+    ['taskId', 'string', 'one'],
+    ['local', 'bool', 'one'],
+    ['remotes', 'string', 'many'],
+  ],
+  AgentStep: [
+    ['number', 'int64', 'one'],
+    ['target', 'string', 'one'],
+    ['name', 'string', 'one'],
+    ['argv', 'string', 'many'],
+    ['readOnly', 'bool', 'one'],
+    ['timeoutMs', 'int64', 'one'],
+    ['maxOutput', 'int64', 'one'],
+  ],
+  StepResult: [
+    ['number', 'int64', 'one'],
+    ['status', 'message', 'opt', 'Status'],
+    ['stdout', 'bytes', 'one'],
+    ['stderr', 'bytes', 'one'],
+    ['lost', 'int64', 'one'],
+    ['held', 'string', 'one'],
+    ['error', 'string', 'one'],
+  ],
+  ServeResponse: [
+    ['serving', 'bool', 'opt'],
+    ['step', 'message', 'opt', 'AgentStep'],
+    ['cancel', 'int64', 'opt'],
   ],
   ListTasksRequest: [
     ['workspace', 'string', 'one'],
@@ -1472,6 +1507,19 @@ export const TaskService = {
    * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').FollowTaskRequest, import('../types/carrel.d.ts').FollowTaskResponse>}
    */
   followTask: { path: 'TaskService/FollowTask', request: 'FollowTaskRequest', response: 'FollowTaskResponse', streams: 'server', repeatable: false },
+};
+
+/**
+ * AgentService serves the agents of tasks that were run by the protocol "agent". See docs/agent.md.
+ */
+export const AgentService = {
+  /**
+   * Serve carries out an agent's steps on hosts: on the machine and the remote hosts that the client reaches, with the rights
+   * of its user. The daemon has judged and recorded each step before it sends it. Only who runs the task may serve it, and
+   * one client at a time. The stream ends with the task.
+   * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').ServeRequest, import('../types/carrel.d.ts').ServeResponse>}
+   */
+  serve: { path: 'AgentService/Serve', request: 'ServeRequest', response: 'ServeResponse', streams: 'both', repeatable: false },
 };
 
 /**

@@ -1538,7 +1538,7 @@ export interface TaskMessage {
   number: number;
   unixMs: number;
   /**
-   * prompt, message, permission, answer, key or completion.
+   * prompt, message, permission, answer, key or completion; of an agent also plan, step and refusal.
    */
   kind: string;
   /**
@@ -1554,17 +1554,108 @@ export interface RunTaskRequest {
    */
   command?: Command;
   /**
-   * carrel or acp; empty is carrel.
+   * carrel, acp or agent; empty is carrel.
    */
   protocol: string;
   /**
    * At most 128 KiB.
    */
   prompt: string;
+  /**
+   * The caller is about to serve the task's steps on hosts: a first one waits for that for ten seconds.
+   */
+  serve: boolean;
+  /**
+   * A task of the same workspace that an agent goes on from: it is told what was said there and in those before.
+   */
+  after: string;
 }
 
 export interface RunTaskResponse {
   task?: Task;
+}
+
+export interface ServeRequest {
+  /**
+   * The first message.
+   */
+  start?: ServeStart;
+  result?: StepResult;
+}
+
+export interface ServeStart {
+  workspace: string;
+  taskId: string;
+  /**
+   * Steps on this machine are carried out.
+   */
+  local: boolean;
+  /**
+   * The names of the remote hosts that there are, at most 4096 of at most 64 bytes.
+   */
+  remotes: string[];
+}
+
+/**
+ * AgentStep is one command on one host.
+ */
+export interface AgentStep {
+  /**
+   * It names the step in its result.
+   */
+  number: number;
+  /**
+   * "host" or "remote".
+   */
+  target: string;
+  /**
+   * The name of the remote host, as the client gave it.
+   */
+  name: string;
+  argv: string[];
+  /**
+   * It must not be able to change anything, or must not be run.
+   */
+  readOnly: boolean;
+  timeoutMs: number;
+  /**
+   * Of each stream, in bytes.
+   */
+  maxOutput: number;
+}
+
+export interface StepResult {
+  number: number;
+  /**
+   * Not set if it is not known how the command ended.
+   */
+  status?: Status;
+  stdout: Uint8Array;
+  stderr: Uint8Array;
+  /**
+   * Bytes of output that were not kept.
+   */
+  lost: number;
+  /**
+   * What held the command, for people. At most 1 KiB.
+   */
+  held: string;
+  /**
+   * Why it was not run, or why it is not known how it ended. At most 4 KiB.
+   */
+  error: string;
+}
+
+export interface ServeResponse {
+  /**
+   * The first message: steps come from now on.
+   */
+  serving?: boolean;
+  step?: AgentStep;
+  /**
+   * The number of a step that nobody waits for any more.
+   */
+  cancel?: number;
 }
 
 export interface ListTasksRequest {

@@ -49,6 +49,8 @@ const (
 	ModelServiceName = "carrel.v1.ModelService"
 	// TaskServiceName is the fully-qualified name of the TaskService service.
 	TaskServiceName = "carrel.v1.TaskService"
+	// AgentServiceName is the fully-qualified name of the AgentService service.
+	AgentServiceName = "carrel.v1.AgentService"
 	// ApprovalServiceName is the fully-qualified name of the ApprovalService service.
 	ApprovalServiceName = "carrel.v1.ApprovalService"
 	// SystemServiceName is the fully-qualified name of the SystemService service.
@@ -205,6 +207,8 @@ const (
 	TaskServiceStopTaskProcedure = "/carrel.v1.TaskService/StopTask"
 	// TaskServiceFollowTaskProcedure is the fully-qualified name of the TaskService's FollowTask RPC.
 	TaskServiceFollowTaskProcedure = "/carrel.v1.TaskService/FollowTask"
+	// AgentServiceServeProcedure is the fully-qualified name of the AgentService's Serve RPC.
+	AgentServiceServeProcedure = "/carrel.v1.AgentService/Serve"
 	// ApprovalServiceListApprovalsProcedure is the fully-qualified name of the ApprovalService's
 	// ListApprovals RPC.
 	ApprovalServiceListApprovalsProcedure = "/carrel.v1.ApprovalService/ListApprovals"
@@ -2481,6 +2485,82 @@ func (UnimplementedTaskServiceHandler) StopTask(context.Context, *connect.Reques
 
 func (UnimplementedTaskServiceHandler) FollowTask(context.Context, *connect.Request[v1.FollowTaskRequest], *connect.ServerStream[v1.FollowTaskResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.TaskService.FollowTask is not implemented"))
+}
+
+// AgentServiceClient is a client for the carrel.v1.AgentService service.
+type AgentServiceClient interface {
+	// Serve carries out an agent's steps on hosts: on the machine and the remote hosts that the client reaches, with the rights
+	// of its user. The daemon has judged and recorded each step before it sends it. Only who runs the task may serve it, and
+	// one client at a time. The stream ends with the task.
+	Serve(context.Context) *connect.BidiStreamForClient[v1.ServeRequest, v1.ServeResponse]
+}
+
+// NewAgentServiceClient constructs a client for the carrel.v1.AgentService service. By default, it
+// uses the Connect protocol with the binary Protobuf Codec, asks for gzipped responses, and sends
+// uncompressed requests. To use the gRPC or gRPC-Web protocols, supply the connect.WithGRPC() or
+// connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewAgentServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) AgentServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	agentServiceMethods := v1.File_carrel_v1_carrel_proto.Services().ByName("AgentService").Methods()
+	return &agentServiceClient{
+		serve: connect.NewClient[v1.ServeRequest, v1.ServeResponse](
+			httpClient,
+			baseURL+AgentServiceServeProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("Serve")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// agentServiceClient implements AgentServiceClient.
+type agentServiceClient struct {
+	serve *connect.Client[v1.ServeRequest, v1.ServeResponse]
+}
+
+// Serve calls carrel.v1.AgentService.Serve.
+func (c *agentServiceClient) Serve(ctx context.Context) *connect.BidiStreamForClient[v1.ServeRequest, v1.ServeResponse] {
+	return c.serve.CallBidiStream(ctx)
+}
+
+// AgentServiceHandler is an implementation of the carrel.v1.AgentService service.
+type AgentServiceHandler interface {
+	// Serve carries out an agent's steps on hosts: on the machine and the remote hosts that the client reaches, with the rights
+	// of its user. The daemon has judged and recorded each step before it sends it. Only who runs the task may serve it, and
+	// one client at a time. The stream ends with the task.
+	Serve(context.Context, *connect.BidiStream[v1.ServeRequest, v1.ServeResponse]) error
+}
+
+// NewAgentServiceHandler builds an HTTP handler from the service implementation. It returns the
+// path on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	agentServiceMethods := v1.File_carrel_v1_carrel_proto.Services().ByName("AgentService").Methods()
+	agentServiceServeHandler := connect.NewBidiStreamHandler(
+		AgentServiceServeProcedure,
+		svc.Serve,
+		connect.WithSchema(agentServiceMethods.ByName("Serve")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/carrel.v1.AgentService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case AgentServiceServeProcedure:
+			agentServiceServeHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedAgentServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedAgentServiceHandler struct{}
+
+func (UnimplementedAgentServiceHandler) Serve(context.Context, *connect.BidiStream[v1.ServeRequest, v1.ServeResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.AgentService.Serve is not implemented"))
 }
 
 // ApprovalServiceClient is a client for the carrel.v1.ApprovalService service.

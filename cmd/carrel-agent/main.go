@@ -1,0 +1,20 @@
+// Command carrel-agent is the agent that "carrel ask" runs in a workspace. See package agent.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/carrel-dev/carrel/internal/agent"
+	"github.com/carrel-dev/carrel/internal/build"
+)
+
+func init() { build.Program("carrel-agent") }
+
+func main() {
+	if err := agent.Main(context.Background(), os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "carrel-agent:", err)
+		os.Exit(1)
+	}
+}

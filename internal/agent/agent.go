@@ -1,0 +1,253 @@
+// Package agent is carrel's own agent: a loop that asks a model, proposes what it answers, and tells it what came of that.
+//
+// It runs in a workspace, holds no key and has no tools of its own. It speaks ACP on stdin and stdout with the daemon, which
+// reads, judges, shows and carries out what is proposed; nothing that happens here changes anything elsewhere. So it must not
+// be trusted, and nothing may rest on what it checks: its checks spare the user a refusal.
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/carrel-dev/carrel/internal/build"
+	"github.com/carrel-dev/carrel/internal/linerpc"
+	"github.com/carrel-dev/carrel/internal/llm"
+)
+
+// Model is what the loop needs of a language model; an llm.Client is one.
+type Model interface {
+	Stream(ctx context.Context, r llm.Request, emit func(llm.Event) error) (llm.Answer, error)
+}
+
+// Config holds the dependencies of Run. Model and Name are required.
+type Config struct {
+	Model Model
+	// Name is the model's name, as its provider has it.
+	Name string
+	// MaxTokens bounds one answer, in tokens; 0 is the provider's own bound.
+	MaxTokens int
+	// Requests and Tokens bound one turn; 0 is DefaultRequests, and no bound.
+	Requests, Tokens int64
+}
+
+// DefaultRequests is how many requests a turn may make.
+const DefaultRequests = 32
+
+// protocolVersion is that of ACP.
+const protocolVersion = 1
+
+// session is the one conversation that there is.
+type session struct {
+	cfg     Config
+	id      string
+	context Context
+
+	out     sync.Mutex
+	w       io.Writer
+	mu      sync.Mutex
+	last    int
+	waiting map[string]chan<- linerpc.Message
+	cancel  context.CancelFunc // of the turn that runs
+}
+
+// Context is what carrel tells the agent beside the prompt, in session/new's _meta.carrel.
+type Context struct {
+	// Targets are where steps can run: "host", "workspace NAME", "remote NAME".
+	Targets []string `json:"targets,omitempty"`
+	// Notes are facts about the targets, for the model.
+	Notes []string `json:"notes,omitempty"`
+	// History is what was said before, the oldest first.
+	History []Said `json:"history,omitempty"`
+}
+
+// Said is one message of an earlier turn.
+type Said struct {
+	Role llm.Role `json:"role"` // user or assistant
+	Text string   `json:"text"`
+}
+
+// Run speaks with carrel until its input ends.
+func Run(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
+	if cfg.Requests == 0 {
+		cfg.Requests = DefaultRequests
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s := &session{cfg: cfg, w: out, waiting: map[string]chan<- linerpc.Message{}}
+	var turns sync.WaitGroup
+	defer turns.Wait()
+	defer cancel() // before the wait
+	r := linerpc.NewReader(in)
+	for {
+		m, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("cannot read what carrel says: %w", err)
+		}
+		if m.Response() {
+			s.answered(m)
+			continue
+		}
+		if err := s.take(ctx, &turns, m); err != nil {
+			return err
+		}
+	}
+}
+
+// take carries out a request of carrel's.
+func (s *session) take(ctx context.Context, turns *sync.WaitGroup, m linerpc.Message) error {
+	switch m.Method {
+	case "initialize":
+		return s.reply(m, map[string]any{
+			"protocolVersion":   protocolVersion,
+			"agentCapabilities": map[string]any{"loadSession": false},
+			"agentInfo":         map[string]string{"name": "carrel-agent", "title": "Carrel", "version": build.Version()},
+		})
+	case "session/new":
+		var p struct {
+			Meta struct {
+				Carrel Context `json:"carrel"`
+			} `json:"_meta"`
+		}
+		if err := json.Unmarshal(m.Params, &p); err != nil {
+			return s.refuse(m, linerpc.InvalidParams, "cannot begin: "+err.Error())
+		}
+		s.mu.Lock()
+		s.id, s.context = "main", p.Meta.Carrel
+		s.mu.Unlock()
+		return s.reply(m, map[string]string{"sessionId": s.id})
+	case "session/prompt":
+		return s.prompt(ctx, turns, m)
+	case "session/cancel":
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.cancel != nil {
+			s.cancel()
+		}
+		return nil
+	}
+	return s.refuse(m, linerpc.MethodNotFound, fmt.Sprintf("cannot do %.64q: this agent has prompts alone", m.Method))
+}
+
+// prompt begins a turn. One runs at a time.
+func (s *session) prompt(ctx context.Context, turns *sync.WaitGroup, m linerpc.Message) error {
+	var p struct {
+		SessionID string `json:"sessionId"`
+		Prompt    []struct {
+			Type string `json:"type"`
+			Text string `json:"text"`
+		} `json:"prompt"`
+	}
+	if err := json.Unmarshal(m.Params, &p); err != nil {
+		return s.refuse(m, linerpc.InvalidParams, "cannot take the prompt: "+err.Error())
+	}
+	var text strings.Builder
+	for _, part := range p.Prompt {
+		if part.Type != "text" {
+			return s.refuse(m, linerpc.InvalidParams, fmt.Sprintf("cannot take a prompt with a part of type %.20q: send text", part.Type))
+		}
+		text.WriteString(part.Text)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.id == "" || p.SessionID != s.id || s.cancel != nil {
+		return s.refuse(m, linerpc.InvalidRequest, "cannot take the prompt: there is no such session, or a turn of it runs")
+	}
+	ctx, s.cancel = context.WithCancel(ctx)
+	turns.Go(func() {
+		t := turn{s: s, budget: &llm.Budget{Requests: s.cfg.Requests, Tokens: s.cfg.Tokens}}
+		reason, err := t.run(ctx, text.String())
+		cancelled := ctx.Err() != nil
+		s.mu.Lock()
+		s.cancel()
+		s.cancel = nil
+		s.mu.Unlock()
+		switch {
+		case cancelled:
+			err = s.reply(m, t.ended("cancelled"))
+		case err != nil:
+			err = s.refuse(m, linerpc.Refused, err.Error())
+		default:
+			err = s.reply(m, t.ended(reason))
+		}
+		_ = err // its reader has gone, and the input ends too
+	})
+	return nil
+}
+
+// write sends a message.
+func (s *session) write(m linerpc.Message) error {
+	s.out.Lock()
+	defer s.out.Unlock()
+	return linerpc.Write(s.w, m)
+}
+
+func (s *session) reply(to linerpc.Message, result any) error {
+	b, err := json.Marshal(result)
+	if err != nil {
+		return err
+	}
+	return s.write(linerpc.Message{ID: to.ID, Result: b})
+}
+
+func (s *session) refuse(to linerpc.Message, code int, why string) error {
+	if to.ID == nil {
+		return nil
+	}
+	return s.write(linerpc.Message{ID: to.ID, Error: &linerpc.Error{Code: code, Message: why}})
+}
+
+// tell sends what the agent says to the person.
+func (s *session) tell(text string) error {
+	b, err := json.Marshal(map[string]any{
+		"sessionId": s.id,
+		"update":    map[string]any{"sessionUpdate": "agent_message_chunk", "content": map[string]string{"type": "text", "text": text}},
+	})
+	if err != nil {
+		return err
+	}
+	return s.write(linerpc.Message{Method: "session/update", Params: b})
+}
+
+// call sends a request and waits for its answer.
+func (s *session) call(ctx context.Context, method string, params, result any) error {
+	b, err := json.Marshal(params)
+	if err != nil {
+		return err
+	}
+	answer := make(chan linerpc.Message, 1)
+	s.mu.Lock()
+	s.last++
+	id := fmt.Sprint(s.last)
+	s.waiting[id] = answer
+	s.mu.Unlock()
+	if err := s.write(linerpc.Message{ID: json.RawMessage(id), Method: method, Params: b}); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case m := <-answer:
+		if m.Error != nil {
+			return fmt.Errorf("carrel refused %s: %s", method, m.Error.Message)
+		}
+		return json.Unmarshal(m.Result, result)
+	}
+}
+
+// answered hands an answer to the call that waits for it.
+func (s *session) answered(m linerpc.Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if to := s.waiting[string(m.ID)]; to != nil {
+		to <- m
+		delete(s.waiting, string(m.ID))
+	}
+}

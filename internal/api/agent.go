@@ -1,0 +1,221 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	"connectrpc.com/connect"
+	"github.com/containerd/errdefs"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/api/errcode"
+	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/runtime"
+)
+
+type agents struct{ *Server }
+
+// Bounds of what a client that serves hosts says.
+const (
+	maxRemotes    = 4096
+	maxRemoteName = 64
+	maxHeld       = 1 << 10
+	maxStepError  = 4 << 10
+)
+
+type serving = connect.BidiStream[carrelv1.ServeRequest, carrelv1.ServeResponse]
+
+// Serve hands the steps of an agent on hosts to the client that serves them.
+func (s agents) Serve(ctx context.Context, stream *serving) error {
+	defer stopReading(ctx) // as of Stream
+	return errcode.ToWire(s.serve(ctx, stream))
+}
+
+func (s agents) serve(ctx context.Context, stream *serving) error {
+	first, err := stream.Receive()
+	if errors.Is(err, io.EOF) || err == nil && first.GetStart() == nil {
+		return invalid("start", "the first message is not a start", "send one that says the workspace and the task")
+	}
+	if err != nil {
+		return err
+	}
+	start := first.GetStart()
+	ref, task, err := parseCommand(start.GetWorkspace(), start.GetTaskId())
+	if err != nil {
+		return err
+	}
+	if err := checkRemotes(start.GetRemotes()); err != nil {
+		return err
+	}
+	h := &hosts{
+		sender: sender[carrelv1.ServeResponse]{await: s.await(ctx), stream: stream}, local: start.GetLocal(), remotes: start.GetRemotes(),
+		waiting: map[int64]chan<- *carrelv1.StepResult{},
+	}
+	leave, over, err := s.gate.ServeHosts(ctx, authn.FromContext(ctx), ref, task, h)
+	if err != nil {
+		return err
+	}
+	defer h.leave()
+	defer leave()
+	gone := make(chan error, 1)
+	if err := h.send(&carrelv1.ServeResponse{Message: &carrelv1.ServeResponse_Serving{Serving: true}}); err != nil {
+		return err
+	}
+	closing := make(chan struct{})
+	defer s.untilClosing(ctx, sync.OnceFunc(func() { close(closing) }))()
+	go func() { gone <- h.receive(stream) }()
+	select {
+	case err = <-gone:
+		return errors.Join(ended(ctx), err)
+	case <-over:
+		return nil
+	case <-closing:
+		return fmt.Errorf("cannot serve task %s any longer: the daemon is stopping, and the task ends with it: %w", task, errdefs.ErrUnavailable)
+	}
+}
+
+func checkRemotes(names []string) error {
+	if len(names) > maxRemotes {
+		return invalid("remotes", fmt.Sprintf("there are %d", len(names)), fmt.Sprintf("name at most %d", maxRemotes))
+	}
+	seen := make(map[string]bool, len(names))
+	for _, n := range names {
+		if n == "" || len(n) > maxRemoteName || seen[n] || slices.ContainsFunc([]byte(n), func(c byte) bool { return c <= ' ' || c >= 0x7f }) {
+			return invalid("remotes", fmt.Sprintf("%.80q is empty, long, no plain name or there twice", n), "name each host once")
+		}
+		seen[n] = true
+	}
+	return nil
+}
+
+// hosts are the hosts that one client serves.
+type hosts struct {
+	sender[carrelv1.ServeResponse]
+
+	local   bool
+	remotes []string
+
+	steps   sync.Mutex
+	last    int64
+	waiting map[int64]chan<- *carrelv1.StepResult
+	gone    bool
+}
+
+var _ runtime.Hosts = (*hosts)(nil)
+
+func (h *hosts) Local() bool { return h.local }
+
+func (h *hosts) Remotes() []string { return h.remotes }
+
+// errGone is that the client has gone, which says nothing of the command.
+func errGone() error {
+	return fmt.Errorf("cannot say how the step ended: the client that served it has gone: %w", errdefs.ErrUnavailable)
+}
+
+// RunOn implements runtime.Hosts.
+func (h *hosts) RunOn(ctx context.Context, c runtime.HostCommand) (runtime.HostResult, error) {
+	answer := make(chan *carrelv1.StepResult, 1)
+	h.steps.Lock()
+	if h.gone {
+		h.steps.Unlock()
+		return runtime.HostResult{}, errGone()
+	}
+	h.last++
+	number := h.last
+	h.waiting[number] = answer
+	h.steps.Unlock()
+	defer func() {
+		h.steps.Lock()
+		delete(h.waiting, number)
+		h.steps.Unlock()
+	}()
+	err := h.send(&carrelv1.ServeResponse{Message: &carrelv1.ServeResponse_Step{Step: &carrelv1.AgentStep{
+		Number: number, Target: string(c.Kind), Name: c.Name, Argv: c.Argv, ReadOnly: c.ReadOnly, TimeoutMs: c.Timeout.Milliseconds(),
+		MaxOutput: int64(c.MaxOutput),
+	}}})
+	if err != nil {
+		return runtime.HostResult{}, errGone()
+	}
+	select {
+	case r := <-answer:
+		if r == nil {
+			return runtime.HostResult{}, errGone()
+		}
+		return resultFrom(r, c.MaxOutput)
+	case <-ctx.Done():
+		_ = h.send(&carrelv1.ServeResponse{Message: &carrelv1.ServeResponse_Cancel{Cancel: number}}) // one who has gone has ended it
+		return runtime.HostResult{}, fmt.Errorf("cannot say how the step ended: it was told to stop: %w", context.Cause(ctx))
+	}
+}
+
+// receive hands results to those who wait for them until the client sends no more.
+func (h *hosts) receive(stream *serving) error {
+	for {
+		m, err := stream.Receive()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		r := m.GetResult()
+		if r == nil {
+			return invalid("message", "it is a second start or empty", "send results after the start")
+		}
+		h.steps.Lock()
+		to, ok := h.waiting[r.GetNumber()]
+		delete(h.waiting, r.GetNumber())
+		known := r.GetNumber() > 0 && r.GetNumber() <= h.last
+		h.steps.Unlock()
+		switch {
+		case ok:
+			to <- r
+		case !known:
+			return invalid("result.number", fmt.Sprintf("there is no step %d", r.GetNumber()), "send one result for each step")
+		}
+	}
+}
+
+// leave tells those who wait that nothing comes any more, and sends nothing more.
+func (h *hosts) leave() {
+	h.close()
+	h.steps.Lock()
+	defer h.steps.Unlock()
+	h.gone = true
+	for n, to := range h.waiting {
+		close(to)
+		delete(h.waiting, n)
+	}
+}
+
+// resultFrom is what a client says of a step, within its bounds.
+func resultFrom(r *carrelv1.StepResult, most int) (out runtime.HostResult, err error) {
+	out = runtime.HostResult{Lost: max(r.GetLost(), 0), Held: cutText(r.GetHeld(), maxHeld)}
+	for _, s := range []struct {
+		from []byte
+		to   *[]byte
+	}{{r.GetStdout(), &out.Stdout}, {r.GetStderr(), &out.Stderr}} {
+		*s.to = s.from[:min(len(s.from), most)]
+		out.Lost += int64(len(s.from) - len(*s.to))
+	}
+	if x := r.GetStatus(); x != nil {
+		out.Status = &execapi.Status{Code: int(x.GetCode()), Signal: int(x.GetSignal()), TimedOut: x.GetTimedOut()}
+	}
+	if text := r.GetError(); text != "" {
+		err = fmt.Errorf("%s: %w", cutText(text, maxStepError), errdefs.ErrUnavailable)
+	}
+	return out, err
+}
+
+// cutText is the first bytes of a text.
+func cutText(s string, most int) string {
+	if len(s) > most {
+		s = s[:most]
+	}
+	return s
+}

@@ -1,0 +1,216 @@
+package cli
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/attend"
+	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/steps"
+	carrel "github.com/carrel-dev/carrel/sdk/go"
+)
+
+// The targets that --on offers beside workspaces.
+const (
+	onHost   = string(operation.Host)
+	onRemote = string(operation.Remote)
+	onNone   = "none"
+)
+
+// agentEnv names the model of the agent where --llm does not.
+const agentEnv = "CARREL_LLM"
+
+// askFlags are the flags of "carrel ask".
+type askFlags struct {
+	agent, model, llm, provider string
+	on                          []string
+	inventory                   string
+	asRoot, yesSafe             bool
+	after                       string
+	resume                      bool
+	timeout, wait               time.Duration
+	requests, tokens            int64
+	output                      *format
+}
+
+func (a *app) askCommand() *cobra.Command {
+	var x askFlags
+	c := &cobra.Command{
+		Use:   "ask [flags] QUESTION...",
+		Short: "Ask a model that proposes commands, which carrel judges and runs",
+		Long: `Ask a model about this machine, remote hosts or workspaces. It proposes plans of commands;
+carrel finds their targets, judges every command, shows the plan, asks you where the policy
+says so, runs it and records all of it. The answer is printed on stdout, and what happens
+on stderr.
+
+The agent runs in a workspace of its own and holds no key: --model names one of "carrel model
+ls". Commands on this machine and on remote hosts run as you, by this process; those that say
+that they only read run without the right to change anything. Without a terminal a plan that
+needs an answer is refused, unless --wait says how long to wait for one.
+
+The exit code is 0 if there is an answer, and 1 if there is none.`,
+		Example: `  carrel ask "why is the disk full?"
+  carrel ask --on remote --hosts hosts.yaml "which hosts run an old kernel?"
+  carrel ask --on none "run the tests in workspace demo and say what fails"
+  carrel ask --resume "and now remove them"`,
+		Args: atLeast("QUESTION"),
+	}
+	a.addAskFlags(c, &x)
+	x.output = outputFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error { return a.ask(c, strings.Join(args, " "), &x) }
+	return c
+}
+
+// addAskFlags adds the flags that ask and chat have.
+func (a *app) addAskFlags(c *cobra.Command, x *askFlags) {
+	f := c.Flags()
+	f.StringVar(&x.agent, "agent", "agent", "the workspace that the agent runs in; it is made if there is none")
+	f.StringVar(&x.model, "model", "", "the `NAME` of the model's endpoint for a new agent, see \"carrel model ls\" (default the only one)")
+	_ = c.RegisterFlagCompletionFunc("model", a.completeModel()) // the flag is there
+	f.StringVar(&x.llm, "llm", "", "the model's own name, as its provider has it (default $"+agentEnv+")")
+	f.StringVar(&x.provider, "provider", "", "the provider, for the form of its API (default by the endpoint)")
+	f.StringSliceVar(&x.on, "on", []string{onHost, onRemote}, "where commands may run beside workspaces: host, remote, none")
+	completeFrom(c, "on", onHost, onRemote, onNone)
+	f.StringVar(&x.inventory, "hosts", "", "the file that names remote hosts (default hosts.yaml in carrel's configuration directory)")
+	_ = c.MarkFlagFilename("hosts", "yaml") // the flag is there
+	f.BoolVar(&x.yesSafe, "yes-safe", false, "at a terminal: approve plans of which you would be asked only because a model wrote them")
+	f.BoolVar(&x.asRoot, "as-root", false, "as root: let commands on this machine run as root")
+	f.StringVar(&x.after, "after", "", "go on from this task of the agent, which it is told")
+	f.BoolVar(&x.resume, "resume", false, "go on from the agent's newest task")
+	f.DurationVar(&x.timeout, "timeout", 0, "end it after this time, as in 20m (default 1h)")
+	f.DurationVar(&x.wait, "wait", 0, "how long a person may take to answer, as in 5m (default 10m at a terminal)")
+	f.Int64Var(&x.requests, "max-requests", 0, "ask the model at most `N` times (default 32)")
+	f.Int64Var(&x.tokens, "max-tokens", 0, "ask the model no further once `N` tokens are used")
+}
+
+// check says what is wrong with the flags.
+func (x *askFlags) check(c *cobra.Command) error {
+	for _, on := range x.on {
+		if !slices.Contains([]string{onHost, onRemote, onNone}, on) {
+			return usage(c, "cannot use --on %q: there are host, remote and none", on)
+		}
+	}
+	switch {
+	case slices.Contains(x.on, onNone) && len(x.on) > 1:
+		return usage(c, "cannot use --on none with others: leave one of them out")
+	case x.resume && x.after != "":
+		return usage(c, "cannot use --resume with --after: leave one of them out")
+	case x.timeout < 0:
+		return usage(c, "cannot use a negative --timeout: give a time such as 20m, or leave it out")
+	case x.requests < 0 || x.tokens < 0:
+		return usage(c, "cannot use a negative bound: give a number, or leave it out")
+	}
+	return checkWait(c, x.wait)
+}
+
+func (a *app) ask(c *cobra.Command, question string, x *askFlags) error {
+	k, err := a.asker(c, x)
+	if err != nil {
+		return err
+	}
+	defer k.close()
+	return attend.Interruptible(c.Context(), attend.Signals(false), func(ctx context.Context) error {
+		if err := k.ready(ctx); err != nil {
+			return err
+		}
+		return k.turn(ctx, question)
+	})
+}
+
+// asker asks one agent, turn by turn.
+type asker struct {
+	*app
+	*askFlags
+
+	client *carrel.Client
+	served steps.Config
+	close  func()
+	// ws is the agent's workspace, and argv the command that runs it there.
+	ws   string
+	argv []string
+}
+
+// asker connects to the daemon, and to nothing else yet. The caller must call close.
+func (a *app) asker(c *cobra.Command, x *askFlags) (*asker, error) {
+	if err := x.check(c); err != nil {
+		return nil, err
+	}
+	if x.llm == "" {
+		x.llm = os.Getenv(agentEnv)
+	}
+	if x.llm == "" {
+		return nil, usage(c, "cannot ask a model without its name: give --llm NAME, or set $%s", agentEnv)
+	}
+	k := &asker{app: a, askFlags: x}
+	var err error
+	if k.client, err = a.client(); err != nil {
+		return nil, err
+	}
+	k.served, k.close, err = a.servedHosts(x)
+	return k, err
+}
+
+// ready has the agent's workspace and program ready.
+func (k *asker) ready(ctx context.Context) (err error) {
+	if k.ws, err = k.agentWorkspace(ctx, k.client, k.askFlags); err != nil {
+		return err
+	}
+	if k.argv, err = k.agentProgram(ctx, k.client, k.ws, k.askFlags); err != nil {
+		return err
+	}
+	if k.resume {
+		k.after, err = newestTask(ctx, k.client, k.ws)
+	}
+	return err
+}
+
+// turn runs one turn of the agent, from the question to the answer. The next one goes on from it.
+func (k *asker) turn(ctx context.Context, question string) error {
+	a, client := k.app, k.client
+	serves := k.served.Local != nil || k.served.Remote != nil
+	wait := k.wait
+	if wait == 0 && !(isTerminal(a.In) && isTerminal(a.Err)) {
+		wait = carrel.DoNotWait
+	}
+	m, err := askOf(ctx, client, tasks.RunTask, &carrelv1.RunTaskRequest{
+		Workspace: k.ws, Prompt: question, Protocol: "agent", Serve: serves, After: k.after, Command: &carrelv1.Command{
+			Argv: k.argv, TimeoutMs: k.timeout.Milliseconds(), Source: carrel.SourceUser, ApprovalWaitMs: max(wait.Milliseconds(), -1),
+		},
+	})
+	if err != nil {
+		return err
+	}
+	k.after = m.GetTask().GetId()
+	t := &turnView{a: a, client: client, ws: k.ws, task: m.GetTask(), out: *k.output, yesSafe: k.yesSafe, plans: newPlans()}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer t.stop(context.WithoutCancel(ctx)) // one that has ended stays as it is
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer cancel(nil)
+	if serves {
+		stream := client.Agents().Serve(ctx)
+		beside.Go(func() {
+			err := steps.Serve(ctx, stream, k.ws, m.GetTask().GetId(), k.served, func() {})
+			if err != nil && ctx.Err() == nil && connect.CodeOf(err) != connect.CodeFailedPrecondition {
+				_ = say(a.Err, "carrel: %v\n", err)
+			}
+		})
+	}
+	if isTerminal(a.In) && isTerminal(a.Err) {
+		beside.Go(func() {
+			if err := t.answer(ctx); err != nil && ctx.Err() == nil {
+				_ = say(a.Err, "carrel: %v\n", err)
+			}
+		})
+	}
+	return t.follow(ctx)
+}

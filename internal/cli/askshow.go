@@ -1,0 +1,160 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+)
+
+// planShown is the body of a message of kind plan.
+type planShown struct {
+	Number int    `json:"number"`
+	Digest string `json:"digest"`
+	Goal   string `json:"goal"`
+	Asks   bool   `json:"asks"`
+	Steps  []struct {
+		Part     string `json:"part"`
+		Target   string `json:"target"`
+		Command  string `json:"shell"`
+		ReadOnly bool   `json:"read_only"`
+		Level    string `json:"level"`
+		Risk     int    `json:"risk"`
+		FirstRun bool   `json:"first_run"`
+	} `json:"steps"`
+	Rollback []string `json:"rollback"`
+}
+
+// onlyFirstRun reports whether a person is asked about the plan only because a model wrote it.
+func (p *planShown) onlyFirstRun() bool {
+	for _, s := range p.Steps {
+		if !s.FirstRun && s.Level != "SAFE" {
+			return false
+		}
+	}
+	return len(p.Steps) > 0
+}
+
+// plans are the plans of a turn that were shown, by the digest by which a person is asked about them.
+type plans struct {
+	mu    sync.Mutex
+	of    map[string]*planShown
+	added chan struct{}
+}
+
+func newPlans() *plans { return &plans{of: map[string]*planShown{}, added: make(chan struct{})} }
+
+func (p *plans) add(x *planShown) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.of[x.Digest] = x
+	close(p.added)
+	p.added = make(chan struct{})
+}
+
+// wait returns the plan with a digest once it was shown.
+func (p *plans) wait(ctx context.Context, digest string) (*planShown, error) {
+	for {
+		p.mu.Lock()
+		x, added := p.of[digest], p.added
+		p.mu.Unlock()
+		if x != nil {
+			return x, nil
+		}
+		select {
+		case <-added:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// stepShown is the body of a message of kind step.
+type stepShown struct {
+	Step   int    `json:"step"`
+	Target string `json:"target"`
+	Code   *int   `json:"exit_code"`
+	Error  string `json:"error"`
+	Stderr string `json:"stderr"`
+	Held   string `json:"held"`
+}
+
+// show shows one message of a turn: the agent's words on stdout, and what happens on stderr.
+func (t *turnView) show(m *carrelv1.TaskMessage) error {
+	if t.out == asJSON {
+		var p planShown
+		if m.GetKind() == "plan" && json.Unmarshal(m.GetBody(), &p) == nil {
+			t.plans.add(&p)
+		}
+		return t.a.printMessage(m, asJSON)
+	}
+	switch m.GetKind() {
+	case "message":
+		var u struct {
+			Update  string `json:"sessionUpdate"`
+			Content struct {
+				Text string `json:"text"`
+			} `json:"content"`
+		}
+		if json.Unmarshal(m.GetBody(), &u) == nil && u.Update == "agent_message_chunk" {
+			return say(t.a.Out, "%s\n", strings.TrimRight(u.Content.Text, "\n"))
+		}
+	case "plan":
+		var p planShown
+		if json.Unmarshal(m.GetBody(), &p) == nil {
+			err := say(t.a.Err, "%s", planText(&p))
+			t.plans.add(&p) // once it is on the screen
+			return err
+		}
+	case "step":
+		var s stepShown
+		if json.Unmarshal(m.GetBody(), &s) == nil {
+			return say(t.a.Err, "%s", stepText(&s))
+		}
+	case "refusal":
+		var r struct{ Outcome, Why string }
+		if json.Unmarshal(m.GetBody(), &r) == nil {
+			return say(t.a.Err, "  %s: %s\n", r.Outcome, cut(printable(r.Why), 400))
+		}
+	}
+	return nil
+}
+
+func planText(p *planShown) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "plan %d: %s\n", p.Number, printable(p.Goal))
+	for i, s := range p.Steps {
+		word := s.Level
+		if s.ReadOnly {
+			word += ", only reads"
+		}
+		fmt.Fprintf(&b, "  %d. %s: %s  [%s]\n", i+1, printable(s.Target), printable(s.Command), word)
+	}
+	if len(p.Rollback) > 0 {
+		fmt.Fprintf(&b, "  to undo it: %s\n", printable(strings.Join(p.Rollback, "; ")))
+	}
+	return b.String()
+}
+
+func stepText(s *stepShown) string {
+	switch {
+	case s.Error != "":
+		return fmt.Sprintf("  %d. %s: %s\n", s.Step, printable(s.Target), printable(s.Error))
+	case s.Code != nil && *s.Code != 0:
+		text := fmt.Sprintf("  %d. %s: exit code %d", s.Step, printable(s.Target), *s.Code)
+		if line := lastLine(s.Stderr); line != "" {
+			text += ": " + cut(printable(line), 200)
+		}
+		return text + "\n"
+	}
+	return fmt.Sprintf("  %d. %s: done\n", s.Step, printable(s.Target))
+}
+
+// lastLine is the last line of a text that is not empty.
+func lastLine(s string) string {
+	s = strings.TrimSpace(s)
+	return s[strings.LastIndexByte(s, '\n')+1:]
+}

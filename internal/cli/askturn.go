@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"connectrpc.com/connect"
+	"github.com/containerd/errdefs"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/approval"
+	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/workspace"
+	carrel "github.com/carrel-dev/carrel/sdk/go"
+)
+
+// newestTask is the newest task of the agent's workspace.
+func newestTask(ctx context.Context, client *carrel.Client, ws string) (string, error) {
+	m, err := askOf(ctx, client, tasks.ListTasks, &carrelv1.ListTasksRequest{Workspace: ws})
+	if err != nil {
+		return "", err
+	}
+	for _, t := range m.GetTasks() {
+		if t.GetProtocol() == "agent" {
+			return t.GetId(), nil
+		}
+	}
+	return "", fmt.Errorf("cannot resume: the agent has no task that is kept; ask without --resume: %w", errdefs.ErrNotFound)
+}
+
+// turnView shows a turn to a person.
+type turnView struct {
+	a        *app
+	client   *carrel.Client
+	ws       string
+	task     *carrelv1.Task
+	out      format
+	answered bool
+	// yesSafe: plans that only a model's hand makes ask are approved. plans are those that were shown.
+	yesSafe bool
+	plans   *plans
+}
+
+// stop ends the turn if it has not ended.
+func (t *turnView) stop(ctx context.Context) {
+	if t.answered {
+		return
+	}
+	_, _ = askOf(ctx, t.client, tasks.StopTask, &carrelv1.StopTaskRequest{Workspace: t.ws, TaskId: t.task.GetId()}) // it ends by its time too
+}
+
+// answer asks the person at the terminal about each plan that needs it, until ctx ends.
+func (t *turnView) answer(ctx context.Context) error {
+	err := (&approvalSource{t.client}).stream(ctx, func(m *carrelv1.Approval) error {
+		if m == nil || !isPending(m) || m.GetKind() != string(operation.RunPlan) || m.GetThread() != t.task.GetId() {
+			return nil
+		}
+		return t.decide(ctx, m)
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// decide shows one plan and sends the answer.
+func (t *turnView) decide(ctx context.Context, m *carrelv1.Approval) error {
+	open, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go func() {
+		if t.a.untilAnswered(open, t.client, m.GetId()) == nil {
+			stop(errSettled)
+		}
+	}()
+	var r reply
+	if p, err := t.plans.wait(open, m.GetActionDigest()); err == nil && t.yesSafe && p.onlyFirstRun() {
+		_ = say(t.a.Err, "carrel: approved, as you said --yes-safe\n")
+		r.kind = approval.Once
+	} else {
+		r = t.a.prompt(open, m, false)
+	}
+	switch {
+	case errors.Is(r.err, errSettled):
+		return say(t.a.Err, "\ncarrel: somebody else has answered, or its time is over\n")
+	case ctx.Err() != nil:
+		return nil
+	case r.err != nil:
+		r.kind, r.reason = approval.Deny, "no answer"
+	}
+	_, err := askOf(ctx, t.client, approvals.AnswerApproval,
+		&carrelv1.AnswerApprovalRequest{Id: m.GetId(), Kind: string(r.kind), Reason: r.reason, Terminal: true})
+	if connect.CodeOf(err) == connect.CodeFailedPrecondition { // somebody was faster
+		return nil
+	}
+	return err
+}
+
+// follow shows what happens until the turn has ended.
+func (t *turnView) follow(ctx context.Context) error {
+	end, err := t.a.receiveTask(ctx, t.client, &carrelv1.FollowTaskRequest{Workspace: t.ws, TaskId: t.task.GetId()}, t.show)
+	if err != nil {
+		return err
+	}
+	t.answered = true
+	switch workspace.TaskState(end.GetState()) {
+	case workspace.TaskRunning, workspace.TaskCompleted:
+		return nil
+	case workspace.TaskFailed, workspace.TaskStopped:
+	}
+	t.a.code = 1
+	return say(t.a.Err, "carrel: there is no answer: %s\n", end.GetReason())
+}

@@ -1,0 +1,369 @@
+package flow_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/approval"
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// hostsDouble stands for the process of a user that serves hosts: it notes what it is told to run.
+type hostsDouble struct {
+	local   bool
+	remotes []string
+	// run is what becomes of a command, success if it is nil.
+	run func(context.Context, runtime.HostCommand) (runtime.HostResult, error)
+
+	mu  sync.Mutex
+	ran []string
+}
+
+func (d *hostsDouble) Local() bool { return d.local }
+
+func (d *hostsDouble) Remotes() []string { return d.remotes }
+
+func (d *hostsDouble) RunOn(ctx context.Context, c runtime.HostCommand) (runtime.HostResult, error) {
+	d.mu.Lock()
+	d.ran = append(d.ran, strings.TrimSpace(string(c.Kind)+" "+c.Name)+": "+c.Argv[2])
+	d.mu.Unlock()
+	if d.run != nil {
+		return d.run(ctx, c)
+	}
+	return runtime.HostResult{Status: &execapi.Status{}, Stdout: []byte("well\n")}, nil
+}
+
+// all are the commands that were run, in their order.
+func (d *hostsDouble) all() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.ran)
+}
+
+// answerTo is what an agent is told of a proposal.
+type answerTo struct {
+	Outcome string `json:"outcome"`
+	Why     string `json:"why"`
+	Steps   []struct {
+		Target string `json:"target"`
+		Code   *int   `json:"exit_code"`
+		Error  string `json:"error"`
+		Stdout string `json:"stdout"`
+	} `json:"steps"`
+}
+
+// judged has commands of models judged as those of people.
+const judged = "profiles: {host: {llm_first_run: judge}, remote: {llm_first_run: judge}}\nrules: []\n"
+
+// proposing is a house whose agent proposes plans, one after the other, and passes on what it is told of each.
+func proposing(t *testing.T, rules string, plans ...string) (h *house, told <-chan answerTo) {
+	t.Helper()
+	answers := make(chan answerTo, len(plans))
+	h = taskHouse(t, func(a *agentDouble) int {
+		acpBegins(a, "s1")
+		for i, p := range plans {
+			text, _ := json.Marshal(p)
+			c, err := a.ask(20+i, "_carrel/propose", fmt.Sprintf(`{"sessionId":"s1","plan":%s}`, text))
+			if err != nil {
+				return 1
+			}
+			var r answerTo
+			b, _ := json.Marshal(c.Result)
+			_ = json.Unmarshal(b, &r)
+			answers <- r
+		}
+		a.say(`{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn"}}`)
+		return drained(a)
+	})
+	h.policy = func() (*policy.Engine, error) { return rulesOf(rules)() }
+	h.crash()
+	h.start()
+	return h, answers
+}
+
+// turn runs a turn of alice's with who serves hosts, nil for nobody.
+func (h *house) turn(by *hostsDouble) workspace.Task {
+	h.t.Helper()
+	spec := workspace.TaskSpec{Protocol: "agent", Prompt: "do it", Serve: by != nil}
+	task, err := h.RunTask(h.t.Context(), alice, "demo", run("agent"), spec)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if by != nil {
+		leave, _, err := h.ServeHosts(h.t.Context(), alice, "demo", task.ID, by)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		h.t.Cleanup(leave)
+	}
+	return task
+}
+
+// next is what the agent is told of its next plan.
+func next(t *testing.T, told <-chan answerTo) answerTo {
+	t.Helper()
+	select {
+	case r := <-told:
+		return r
+	case <-time.After(time.Minute):
+		t.Fatal("the agent was told nothing")
+	}
+	return answerTo{}
+}
+
+// onTarget is a step of a plan.
+func onTarget(target, command string) map[string]any {
+	return map[string]any{"command": command, "purpose": "p", "read_only": false, "target": target}
+}
+
+func planText(steps ...map[string]any) string {
+	b, _ := json.Marshal(map[string]any{
+		"type": "command_plan", "goal": "g", "commands": steps, "risk_summary": "r", "preflight_checks": []any{},
+		"verification_commands": []any{}, "rollback_commands": []any{}, "requires_root": false, "expected_side_effects": []any{},
+	})
+	return string(b)
+}
+
+// Steps run where they say and in their order, each recorded by itself with its target. Of several hosts the first is alone,
+// and a step that fails is the last.
+func TestPlanRunsWhereItSays(t *testing.T) {
+	h, told := proposing(t, judged,
+		planText(onTarget("remote web-1 web-2 web-3", "uptime"), onTarget("host", "id -u"), onTarget("remote web-2", "uname")),
+		planText(onTarget("remote web-2", "uname"), onTarget("host", "id")),
+		planText(onTarget("remote *", "uptime"), onTarget("host", "id -g")),
+	)
+	d := &hostsDouble{local: true, remotes: []string{"web-1", "web-2", "web-3"}}
+	d.run = func(_ context.Context, c runtime.HostCommand) (runtime.HostResult, error) {
+		if c.Argv[2] == "uname" || c.Name == "web-1" && len(d.all()) > 5 {
+			return runtime.HostResult{Status: &execapi.Status{Code: 7}}, nil
+		}
+		return runtime.HostResult{Status: &execapi.Status{}}, nil
+	}
+	at := len(h.records())
+	var task workspace.Task
+	a := h.pendingOf(func() { task = h.turn(d) })
+	want := []string{
+		"1. remote web-1: uptime  [SAFE, risk 0]", "2. remote web-2: uptime  [SAFE, risk 0]", "3. remote web-3: uptime  [SAFE, risk 0]",
+		"4. host: id -u  [SAFE, risk 0]", "5. remote web-2: uname  [SAFE, risk 0]",
+	}
+	if !slices.Equal(a.Argv, want) || a.Subject.Thread != string(task.ID) {
+		t.Errorf("asked %q in %q", a.Argv, a.Subject.Thread)
+	}
+	if got := d.all(); len(got) > 0 {
+		t.Errorf("%q were run before an answer", got)
+	}
+	if err := h.answerAt(alice, a, approval.Once, ""); err != nil {
+		t.Fatal(err)
+	}
+	if r := next(t, told); r.Outcome != "failed" || len(r.Steps) != 5 || *r.Steps[4].Code != 7 {
+		t.Errorf("told %+v", r)
+	}
+	ran := d.all()
+	slices.Sort(ran[1:3]) // at once
+	if want := []string{
+		"remote web-1: uptime", "remote web-2: uptime", "remote web-3: uptime", "host: id -u", "remote web-2: uname",
+	}; !slices.Equal(ran, want) {
+		t.Errorf("ran %q", ran)
+	}
+	if r := next(t, told); r.Outcome != "failed" || len(r.Steps) != 1 {
+		t.Errorf("a local step was run after a remote one that failed: %+v", r)
+	}
+	// The first of all hosts fails, so nothing is tried on the others.
+	if err := h.answerAt(alice, h.pendingOf(func() {}), approval.Once, ""); err != nil {
+		t.Fatal(err)
+	}
+	if r := next(t, told); r.Outcome != "failed" || len(r.Steps) != 1 || r.Steps[0].Target != "remote web-1" {
+		t.Errorf("told %+v", r)
+	}
+	var kinds []string
+	for _, r := range h.records()[at:] {
+		if r.Type == "intent" && strings.Contains(string(r.Action), `"command.exec","target"`) {
+			kinds = append(kinds, string(r.Action))
+			if r.Workspace != "" {
+				t.Errorf("it is recorded as done in workspace %s: %s", r.Workspace, r.Action)
+			}
+		}
+	}
+	if len(kinds) != 7 || !strings.Contains(kinds[0], `"target":"remote","host":"web-1"`) || !strings.Contains(kinds[3], `"target":"host"`) {
+		t.Errorf("recorded %q", kinds)
+	}
+}
+
+// No step runs when one of its plan names what there is not, what is not served or what another user has.
+func TestPlanForWrongTargets(t *testing.T) {
+	for name, c := range map[string]struct {
+		by    *hostsDouble
+		other string
+	}{
+		"an unknown host":              {&hostsDouble{local: true, remotes: []string{"web-1"}}, "remote web-2"},
+		"a known host and an unknown":  {&hostsDouble{local: true, remotes: []string{"web-1"}}, "remote web-1 web-2"},
+		"a host that is named so":      {&hostsDouble{local: true, remotes: []string{"web-1"}}, "remote host"},
+		"this machine, not served":     {&hostsDouble{remotes: []string{"web-1"}}, "host"},
+		"all hosts, of which are none": {&hostsDouble{local: true}, "remote *"},
+		"another user's workspace":     {&hostsDouble{local: true, remotes: []string{"web-1"}}, "workspace bobs"},
+		"a workspace that is not":      {&hostsDouble{local: true, remotes: []string{"web-1"}}, "workspace nowhere"},
+		"nobody serves":                {nil, "host"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first := "host"
+			if c.by == nil || !c.by.local {
+				first = "workspace demo"
+			}
+			p := planText(onTarget(first, "id"), onTarget(c.other, "id"))
+			h, told := proposing(t, judged, p, p, p)
+			h.create(bob, "bobs")
+			at := len(h.records())
+			h.turn(c.by)
+			for i, want := range []string{"invalid", "invalid", "blocked"} {
+				if r := next(t, told); r.Outcome != want || len(r.Steps) > 0 {
+					t.Errorf("%d: %+v", i, r)
+				}
+			}
+			if c.by != nil && len(c.by.all()) > 0 {
+				t.Errorf("ran %q", c.by.all())
+			}
+			for _, r := range h.records()[at:] {
+				if strings.Contains(string(r.Action), `"argv":["/bin/sh"`) {
+					t.Errorf("recorded %s", r.Action)
+				}
+			}
+		})
+	}
+}
+
+// An answer is for the commands of the plan, under the policy that it was asked by. One that would be judged by another
+// when its turn comes is not run.
+func TestPlanUnderAnotherPolicy(t *testing.T) {
+	rules := "rules: []"
+	h, told := proposing(t, rules, planText(onTarget("host", "touch /tmp/a"), onTarget("host", "touch /tmp/b")))
+	h.policy = func() (*policy.Engine, error) { return rulesOf(rules)() }
+	h.crash()
+	h.start()
+	d := &hostsDouble{local: true}
+	d.run = func(context.Context, runtime.HostCommand) (runtime.HostResult, error) {
+		rules = "rules: [{id: other, level: CONFIRM, risk_score: 50, reason: \"another one\", match: {command: [nothing]}}]"
+		if _, _, _, err := h.ReloadPolicy(t.Context(), root); err != nil {
+			t.Error(err)
+		}
+		return runtime.HostResult{Status: &execapi.Status{}}, nil
+	}
+	a := h.pendingOf(func() { h.turn(d) })
+	h.answer(admin, a, approval.Once)
+	if r := next(t, told); r.Outcome != "failed" || len(r.Steps) != 2 || !strings.Contains(r.Steps[1].Error, "a person has to approve it") {
+		t.Errorf("%+v", r)
+	}
+	if ran := d.all(); !slices.Equal(ran, []string{"host: touch /tmp/a"}) {
+		t.Errorf("ran %q", ran)
+	}
+}
+
+// A plan that is denied, blocked or not what it says is run in no part.
+func TestPlanThatIsNotRun(t *testing.T) {
+	reads := onTarget("host", "touch /tmp/a")
+	reads["read_only"] = true
+	for name, c := range map[string]struct {
+		plan, outcome, why string
+	}{
+		"a command that the policy blocks": {planText(onTarget("host", "id"), onTarget("host", "rm -rf /")), "refused", "the policy blocks it"},
+		"one that says it only reads":      {planText(onTarget("host", "id"), reads), "refused", "says that it only reads"},
+		"one that a person denies":         {planText(onTarget("host", "touch /tmp/a")), "denied", "denied it"},
+		"prose":                            {"I would run id.", "invalid", ""},
+		"two plans":                        {planText(onTarget("host", "id")) + planText(onTarget("host", "id")), "invalid", ""},
+		"an answer":                        {`{"type":"direct_answer","answer":"no"}`, "invalid", "propose a command_plan"},
+		"text that turns around":           {planText(onTarget("host", "echo \u202egnp.txt")), "invalid", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, told := proposing(t, judged, c.plan)
+			d := &hostsDouble{local: true}
+			if c.outcome == "denied" {
+				a := h.pendingOf(func() { h.turn(d) })
+				h.answer(admin, a, approval.Deny)
+			} else {
+				h.turn(d)
+			}
+			if r := next(t, told); r.Outcome != c.outcome || !strings.Contains(r.Why, c.why) || len(d.all()) > 0 {
+				t.Errorf("%+v, ran %q", r, d.all())
+			}
+		})
+	}
+}
+
+// Only who runs a turn serves it, one at a time; a turn that is stopped ends the command that runs.
+func TestWhoServesHosts(t *testing.T) {
+	h, _ := proposing(t, judged, planText(onTarget("host", "id")))
+	begun := make(chan struct{})
+	d := &hostsDouble{local: true, run: func(ctx context.Context, _ runtime.HostCommand) (runtime.HostResult, error) {
+		close(begun)
+		<-ctx.Done()
+		return runtime.HostResult{}, context.Cause(ctx)
+	}}
+	task := h.turn(d)
+	token, _ := h.issue(alice, principal.Wanted{Roles: principal.Operator})
+	for name, c := range map[string]struct {
+		by   principal.Principal
+		kind func(error) bool
+	}{
+		"another user": {bob, errdefs.IsPermissionDenied}, "an administrator": {admin, errdefs.IsPermissionDenied},
+		"a token of the user": {token, errdefs.IsPermissionDenied}, "the user again": {alice, errdefs.IsFailedPrecondition},
+	} {
+		if _, _, err := h.ServeHosts(t.Context(), c.by, "demo", task.ID, &hostsDouble{local: true}); !c.kind(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	<-begun
+	end, err := h.StopTask(t.Context(), alice, "demo", task.ID)
+	if err != nil || end.State != workspace.TaskStopped {
+		t.Errorf("%+v, %v", end, err)
+	}
+}
+
+// A token has its agent work in workspaces, and never on hosts.
+func TestPlanOfAToken(t *testing.T) {
+	h, told := proposing(t, judged, planText(onTarget("host", "id")), planText(onTarget("workspace demo", "true")))
+	token, _ := h.issue(alice, principal.Wanted{Roles: principal.Operator})
+	task, err := h.RunTask(t.Context(), token, "demo", run("agent"), workspace.TaskSpec{Protocol: "agent", Prompt: "do it", Serve: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &hostsDouble{local: true}
+	if _, _, err := h.ServeHosts(t.Context(), token, "demo", task.ID, d); err != nil {
+		t.Fatal(err)
+	}
+	if r := next(t, told); r.Outcome != "invalid" || !strings.Contains(r.Why, "not for tokens") || len(d.all()) > 0 {
+		t.Errorf("%+v, %q", r, d.all())
+	}
+	if r := next(t, told); len(r.Steps) != 1 || r.Steps[0].Code == nil || *r.Steps[0].Code != 3 || r.Steps[0].Stdout != "/bin/sh" {
+		t.Errorf("%+v", r)
+	}
+}
+
+var errGone = errors.New("the client has gone")
+
+// A client that goes while a step runs leaves it with an unknown end, and nothing is run again.
+func TestHostsThatGo(t *testing.T) {
+	h, told := proposing(t, judged, planText(onTarget("host", "id"), onTarget("host", "id -g")))
+	d := &hostsDouble{local: true, run: func(context.Context, runtime.HostCommand) (runtime.HostResult, error) {
+		return runtime.HostResult{}, fmt.Errorf("%w: %w", errGone, errdefs.ErrUnavailable)
+	}}
+	h.turn(d)
+	r := next(t, told)
+	if r.Outcome != "failed" || len(r.Steps) != 1 || r.Steps[0].Code != nil || !strings.Contains(r.Steps[0].Error, "has gone") {
+		t.Errorf("%+v", r)
+	}
+	if ran := d.all(); len(ran) != 1 {
+		t.Errorf("ran %q", ran)
+	}
+}

@@ -1,0 +1,217 @@
+// Package hostrun runs one command on this machine as the caller's own user, under a profile that says what the command
+// may then do. It works in the caller's own process and a child of it: the caller's program, started again as a
+// supervisor (see Stage), which holds the command and ends all that it started.
+//
+// A profile's controls are tried before the command begins, inside and from outside. If one that the profile requires
+// is not verified, Run returns an error with its remedy and the command does not run. There is no weaker run instead.
+//
+// The package must not judge commands, ask anybody, or run in the daemon: its caller had the command judged before.
+package hostrun
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Bounds of a Command, and what is taken where it says nothing.
+const (
+	MaxArguments  = 4096
+	MaxArgvBytes  = 128 << 10
+	MaxNames      = 64
+	MaxEnvBytes   = 128 << 10
+	MaxTimeout    = 24 * time.Hour
+	MaxGrace      = time.Minute
+	MaxOutput     = 64 << 20
+	DefaultTime   = 10 * time.Minute
+	DefaultGrace  = 2 * time.Second
+	DefaultOutput = 1 << 20
+)
+
+// Command is what to run. Argv and Profile are required.
+type Command struct {
+	// Argv is the program and its arguments. A program without a slash is looked up in PATH.
+	Argv []string
+	// Dir is where it begins: an absolute path of a directory. Without one it is the caller's. With WorkspaceWrite it is
+	// required, and what is in it can be changed.
+	Dir string
+	// Env are names of variables of the caller's to pass on. PATH, HOME, USER, LOGNAME, LANG and TZ are passed always,
+	// others not.
+	Env []string
+	// Timeout ends the command; 0 is DefaultTime. Grace is how long it has after SIGTERM; 0 is DefaultGrace.
+	Timeout, Grace time.Duration
+	// MaxOutput is how many bytes of each stream are kept; 0 is DefaultOutput.
+	MaxOutput int
+	Profile   Profile
+	// AllowRoot lets it run as uid 0.
+	AllowRoot bool
+}
+
+// Result is how a command ended.
+type Result struct {
+	// Code is its exit code, or 128 and the number of the Signal that ended it.
+	Code   int
+	Signal unix.Signal
+	// TimedOut: it was ended because its time was over.
+	TimedOut       bool
+	Stdout, Stderr Output
+	// Controls are what held it, each as it was requested and found.
+	Controls []workspace.Control
+	// Left are processes that could not be ended, as people read it, with what to do. They are another user's.
+	Left []string
+	// Hint says what its failure probably means and what to do next, if that is known.
+	Hint string
+}
+
+// Run runs a command and returns when it and all that it started have ended. A command that fails is no error. If ctx
+// ends, so does the command, and the error is that of ctx beside what there was until then.
+//
+// Errors: invalid_argument, permission_denied (root without AllowRoot, a program that may not be run), not_found (no
+// such program or directory), failed_precondition (a control does not hold; the command did not run), unavailable.
+func Run(ctx context.Context, c Command) (Result, error) {
+	p, err := prepare(c)
+	if err != nil {
+		return Result{}, err
+	}
+	return p.run(ctx)
+}
+
+// plan is a Command that was checked.
+type plan struct {
+	Command
+	row  *row
+	spec spec
+}
+
+// prepare checks a command and fills in what it leaves open.
+func prepare(c Command) (p *plan, err error) {
+	p = &plan{Command: c, row: rowOf(c.Profile)}
+	size := 0
+	for _, a := range c.Argv {
+		size += len(a) + 1
+		if strings.ContainsRune(a, 0) {
+			return nil, bad("cannot run the command: an argument has a zero byte")
+		}
+	}
+	switch {
+	case p.row == nil:
+		return nil, bad("cannot run the command: there is no profile %.40q; take one of %s", string(c.Profile), profileNames())
+	case len(c.Argv) == 0 || c.Argv[0] == "":
+		return nil, bad("cannot run the command: it names no program")
+	case len(c.Argv) > MaxArguments || size > MaxArgvBytes:
+		return nil, bad("cannot run the command: it has %d arguments of %d bytes, and at most %d of %d bytes are taken; use a file",
+			len(c.Argv), size, MaxArguments, MaxArgvBytes)
+	case c.Timeout < 0 || c.Timeout > MaxTimeout || c.Grace < 0 || c.Grace > MaxGrace:
+		return nil, bad("cannot run the command: timeout %v and grace %v must be between 0 and %v and %v",
+			c.Timeout, c.Grace, MaxTimeout, MaxGrace)
+	case c.MaxOutput < 0 || c.MaxOutput > MaxOutput:
+		return nil, bad("cannot run the command: %d bytes of output cannot be kept, at most %d", c.MaxOutput, MaxOutput)
+	case (os.Geteuid() == 0 || os.Getuid() == 0) && !c.AllowRoot:
+		return nil, fmt.Errorf("cannot run the command as root: nobody allowed that; run carrel as an ordinary user, or allow root: %w",
+			errdefs.ErrPermissionDenied)
+	}
+	orDefault(&p.Timeout, DefaultTime)
+	orDefault(&p.Grace, DefaultGrace)
+	orDefault(&p.MaxOutput, DefaultOutput)
+	env, err := environment(c.Env, os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	p.spec = spec{
+		Profile: p.row.name, Argv: c.Argv, Env: env, GraceMS: p.Grace.Milliseconds(), Caller: os.Getpid(), Root: os.Geteuid() == 0,
+	}
+	return p, p.directory()
+}
+
+func orDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// directory finds the command's directory, by the path that it has without symbolic links.
+func (p *plan) directory() error {
+	dir := p.Dir
+	if dir == "" {
+		if p.row.writes {
+			return bad("cannot run the command under %s: no directory is named that it may change", p.row.name)
+		}
+		wd, err := os.Getwd()
+		if err != nil {
+			return fmt.Errorf("cannot find the current directory: %w; name one: %w", err, errdefs.ErrNotFound)
+		}
+		dir = wd
+	}
+	if !filepath.IsAbs(dir) || strings.ContainsRune(dir, 0) {
+		return bad("cannot run the command in %.200q: name the directory by an absolute path", dir)
+	}
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return fmt.Errorf("cannot run the command in %s: %w; name a directory that is there: %w", dir, err, errdefs.ErrNotFound)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(real, &st); err != nil {
+		return fmt.Errorf("cannot run the command in %s: %w; name a directory that is there: %w", dir, err, errdefs.ErrNotFound)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return bad("cannot run the command in %s: it is not a directory", dir)
+	}
+	p.spec.Dir, p.spec.Device, p.spec.Inode = real, st.Dev, st.Ino
+	if p.row.writes {
+		return writable(real)
+	}
+	return nil
+}
+
+// unwritable are trees of which nothing may be the directory of WorkspaceWrite: the kernel's, and sockets of services.
+var unwritable = []string{"/proc", "/sys", "/dev", "/run", "/var/run", "/boot"}
+
+// writable reports whether a directory may be given to a command to change: one that holds no home and is none.
+func writable(dir string) error {
+	no := func(why string) error {
+		return bad("cannot let a command change %s: %s; name a directory of one project", dir, why)
+	}
+	homes := []string{"/root", "/home", os.Getenv("HOME"), passwdHome(os.Getuid())}
+	for _, h := range homes {
+		if h == "" || !filepath.IsAbs(h) {
+			continue
+		}
+		if real, err := filepath.EvalSymlinks(h); err == nil {
+			h = real
+		}
+		if within(h, dir) {
+			return no("it is or holds the home " + h)
+		}
+	}
+	if filepath.Dir(dir) == "/home" {
+		return no("it is a home")
+	}
+	for _, u := range unwritable {
+		if within(dir, u) {
+			return no("nothing below " + u + " is given to commands")
+		}
+	}
+	if slices.Contains([]string{"/etc", "/usr", "/var", "/opt", "/srv", "/tmp", "/var/tmp", "/var/lib", "/mnt", "/media"}, dir) {
+		return no("it is a directory of the system")
+	}
+	return nil
+}
+
+// within reports whether a path is dir or below it. Both are clean.
+func within(path, dir string) bool {
+	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
+}
+
+func bad(why string, args ...any) error {
+	return fmt.Errorf(why+": %w", append(args, errdefs.ErrInvalidArgument)...)
+}

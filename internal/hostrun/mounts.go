@@ -1,0 +1,356 @@
+package hostrun
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	harmless = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
+	readOnly = harmless | unix.MOUNT_ATTR_RDONLY
+	// unchanged are the host's own mounts, whose devices are held by Landlock.
+	unchanged = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_RDONLY
+)
+
+// tmpSize bounds each private directory, which is in memory.
+const tmpSize = "256m"
+
+// privateDirs are the command's own, empty and writable. Those that the host lacks are left out.
+var privateDirs = []string{"/tmp", "/var/tmp", "/dev/shm"}
+
+func (s *stage) propagation() error {
+	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+}
+
+func (s *stage) noNestedNamespaces() error {
+	const path = "/proc/sys/user/max_user_namespaces"
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("cannot open %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, []byte("0")); err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	return nil
+}
+
+// takeDirectory copies the mount of the command's directory. Of one that it may change only the top mount stays
+// writable: what is mounted below may be anything.
+func (s *stage) takeDirectory() (err error) {
+	fd, err := unix.Openat2(unix.AT_FDCWD, s.spec.Dir, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return fmt.Errorf("cannot open %s: %w", s.spec.Dir, err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Dev != s.spec.Device || st.Ino != s.spec.Inode {
+		return fmt.Errorf("cannot use %s: another directory has taken its place", s.spec.Dir)
+	}
+	if s.tree, err = clone(fd, "", unchanged); err != nil {
+		return err
+	}
+	if !s.row.writes {
+		return nil
+	}
+	return unix.MountSetattr(s.tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
+		Attr_set: harmless, Attr_clr: unix.MOUNT_ATTR_RDONLY,
+	})
+}
+
+func (s *stage) readOnly() error {
+	return unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unchanged})
+}
+
+// proc shows the processes of the command alone.
+func (s *stage) proc() (err error) {
+	if s.row.host {
+		if s.host, err = clone(unix.AT_FDCWD, "/proc", unchanged); err != nil {
+			return err
+		}
+	}
+	m, err := fresh("proc", readOnly|unix.MOUNT_ATTR_NOEXEC)
+	if err != nil {
+		return fmt.Errorf("%w; the kernel refuses a new /proc where the host's own is masked, as in some containers", err)
+	}
+	return attach(m, "/proc")
+}
+
+// view shows the host's /proc, where that is to be seen, on this thread and what it starts. The other threads keep
+// their own.
+func (s *stage) view() error {
+	if !s.row.host {
+		return nil
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("cannot take a mount namespace for the command: %w", err)
+	}
+	return attach(s.host, "/proc")
+}
+
+// device is a detached mount of one of the host's.
+type device struct {
+	name string
+	tree int
+}
+
+// devices are those that every program may have, by their numbers, so that a tampered /dev lends no disk.
+var devices = []struct {
+	name         string
+	major, minor uint32
+	written      bool
+}{
+	{"null", 1, 3, true}, {"zero", 1, 5, true}, {"full", 1, 7, true}, {"random", 1, 8, false}, {"urandom", 1, 9, false},
+}
+
+// dev makes a small /dev. Where the host's devices are to be seen they stay, unless Landlock cannot forbid to control
+// them (before ABI 5).
+func (s *stage) dev() error {
+	abi, err := landlockABI()
+	if err != nil {
+		return err
+	}
+	s.abi = abi
+	if s.row.host && abi >= ioctlABI {
+		return s.pts()
+	}
+	for _, d := range devices {
+		tree, err := cloneDevice("/dev/"+d.name, d.major, d.minor)
+		if err != nil {
+			return err
+		}
+		s.devices = append(s.devices, device{d.name, tree})
+	}
+	if err := mountFresh("tmpfs", "/dev", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "size", "64k", "mode", "0755"); err != nil {
+		return err
+	}
+	for _, d := range s.devices {
+		fd, err := unix.Open("/dev/"+d.name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+		if err != nil {
+			return err
+		}
+		unix.Close(fd)
+		if err := attach(d.tree, "/dev/"+d.name); err != nil {
+			return err
+		}
+	}
+	for name, to := range map[string]string{
+		"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx",
+	} {
+		if err := unix.Symlink(to, "/dev/"+name); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(unix.Mkdir("/dev/pts", 0o755), unix.Mkdir("/dev/shm", 0o755)); err != nil {
+		return err
+	}
+	if err := unix.MountSetattr(unix.AT_FDCWD, "/dev", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+		return err
+	}
+	return s.pts()
+}
+
+// pts gives the command terminals of its own, and covers those of the caller.
+func (s *stage) pts() error {
+	return mountFresh("devpts", "/dev/pts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC,
+		"newinstance", "", "ptmxmode", "0666", "mode", "0620", "max", "16")
+}
+
+func cloneDevice(path string, major, minor uint32) (int, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("cannot open %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return -1, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFCHR || unix.Major(st.Rdev) != major || unix.Minor(st.Rdev) != minor {
+		return -1, fmt.Errorf("cannot use %s: it is not character device %d:%d", path, major, minor)
+	}
+	return clone(fd, "", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
+}
+
+// private covers the directories that the command gets for itself.
+func (s *stage) private() error {
+	for _, d := range privateIn() {
+		if err := mountFresh("tmpfs", d, harmless, "size", tmpSize, "nr_inodes", "65536", "mode", "1777"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// privateIn are the private directories by their paths without links, each once.
+func privateIn() (dirs []string) {
+	for _, d := range privateDirs {
+		real, err := filepath.EvalSymlinks(d)
+		if err != nil || real == "/" {
+			continue
+		}
+		taken := false
+		for _, other := range dirs {
+			taken = taken || within(real, other)
+		}
+		if !taken {
+			dirs = append(dirs, real)
+		}
+	}
+	return dirs
+}
+
+// placeDirectory puts the command's directory where it was, and locks names in it.
+func (s *stage) placeDirectory() error {
+	dir := s.spec.Dir
+	if dir == "/" || within(dir, "/proc") || within(dir, "/dev") || within(dir, "/sys") {
+		unix.Close(s.tree) // it is there as it is, and may not be there any more
+		return nil
+	}
+	if err := makeDirs(dir); err != nil {
+		return err
+	}
+	if err := attach(s.tree, dir); err != nil {
+		return err
+	}
+	for _, name := range s.spec.Locked {
+		if err := lock(dir, name); err != nil {
+			return fmt.Errorf("cannot make %s in %s read-only: %w", name, dir, err)
+		}
+	}
+	return nil
+}
+
+// makeDirs makes what is missing of a path. That is so below a private directory alone.
+func makeDirs(dir string) error {
+	if err := unix.Access(dir, unix.F_OK); err == nil || dir == "/" {
+		return nil
+	}
+	if err := makeDirs(filepath.Dir(dir)); err != nil {
+		return err
+	}
+	if err := unix.Mkdir(dir, 0o755); err != nil {
+		return &os.PathError{Op: "mkdir", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// lock lays a read-only mount of an entry over itself. A mountpoint can be neither renamed nor removed from inside, so
+// the name stays what it is. An entry that is neither a directory nor a file is covered by an empty file.
+func lock(dir, name string) error {
+	fd, err := unix.Open(dir+"/"+name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	var tree int
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR, unix.S_IFREG:
+		tree, err = clone(fd, "", readOnly)
+	default:
+		tree, err = clone(unix.AT_FDCWD, "/dev/null", readOnly)
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(tree)
+	return unix.MoveMount(tree, "", fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+}
+
+// clone makes a detached copy of the mount tree at path (or of fd itself if path is empty) with attributes on every
+// mount of it.
+func clone(fd int, path string, attr uint64) (int, error) {
+	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_RECURSIVE)
+	if path == "" {
+		flags |= unix.AT_EMPTY_PATH
+	}
+	tree, err := unix.OpenTree(fd, path, flags)
+	if err != nil {
+		return -1, fmt.Errorf("cannot copy a mount: %w; Linux 5.12 or newer is needed", err)
+	}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: attr}); err != nil {
+		unix.Close(tree)
+		return -1, fmt.Errorf("cannot restrict a mount: %w", err)
+	}
+	return tree, nil
+}
+
+// attach puts a detached mount at a path and closes it.
+func attach(tree int, path string) error {
+	defer unix.Close(tree)
+	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("cannot mount %s: %w", path, err)
+	}
+	return nil
+}
+
+// fresh makes a new file system instance, mounted nowhere yet. Options are names and values; "" is none.
+func fresh(fstype string, attr int, options ...string) (int, error) {
+	ctx, err := unix.Fsopen(fstype, unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("cannot open file system %s: %w", fstype, err)
+	}
+	defer unix.Close(ctx)
+	for i := 0; i+1 < len(options); i += 2 {
+		if options[i+1] == "" {
+			err = unix.FsconfigSetFlag(ctx, options[i])
+		} else {
+			err = unix.FsconfigSetString(ctx, options[i], options[i+1])
+		}
+		if err != nil {
+			return -1, fmt.Errorf("cannot set option %s of %s: %w", options[i], fstype, err)
+		}
+	}
+	if err := unix.FsconfigCreate(ctx); err != nil {
+		return -1, fmt.Errorf("cannot make a %s: %w", fstype, err)
+	}
+	m, err := unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, attr)
+	if err != nil {
+		return -1, fmt.Errorf("cannot mount a %s: %w", fstype, err)
+	}
+	return m, nil
+}
+
+func mountFresh(fstype, path string, attr int, options ...string) error {
+	m, err := fresh(fstype, attr, options...)
+	if err != nil {
+		return fmt.Errorf("cannot mount %s: %w", path, err)
+	}
+	return attach(m, path)
+}
+
+// mount is a line of /proc/PID/mountinfo (proc_pid_mountinfo(5)).
+type mount struct {
+	point   string
+	options []string
+}
+
+func readMounts(path string) (all []mount, err error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	plain := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) < 6 {
+			return nil, fmt.Errorf("cannot understand %q in %s", line, path)
+		}
+		all = append(all, mount{plain.Replace(f[4]), strings.Split(f[5], ",")})
+	}
+	return all, nil
+}

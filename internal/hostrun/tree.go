@@ -1,0 +1,152 @@
+package hostrun
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/pidfd"
+)
+
+// killPause is the time between two rounds of signals to processes that make new ones meanwhile.
+const killPause = 5 * time.Millisecond
+
+// endAll ends all processes that the command started: SIGTERM, the grace, SIGKILL until none is left. It returns those
+// that it cannot end. When ctx ends there is no grace any more.
+func (s *stage) endAll(ctx context.Context, grace time.Duration, gone <-chan struct{}) []string {
+	graced, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	if haveEnded(graced, gone, 0) {
+		return nil
+	}
+	s.signalAll(unix.SIGTERM)
+	s.signalAll(unix.SIGCONT) // one that is stopped cannot answer
+	if waitFor(graced, gone) {
+		return nil
+	}
+	late, cancelLate := context.WithTimeout(context.WithoutCancel(ctx), killTime)
+	defer cancelLate()
+	for late.Err() == nil {
+		// First none may make another, so that a round reaches all. In a namespace one call does.
+		if !s.row.held {
+			s.signalAll(unix.SIGSTOP)
+		}
+		s.signalAll(unix.SIGKILL)
+		if haveEnded(late, gone, killPause) {
+			return nil
+		}
+	}
+	var left []string
+	for _, p := range descendants() {
+		left = append(left, fmt.Sprintf("process %d (%s) of uid %d could not be ended; end it with: sudo kill -KILL %d",
+			p.pid, p.name, p.uid, p.pid))
+	}
+	if left == nil {
+		left = []string{"a process that this user can neither see nor end; look for it as root"}
+	}
+	return left
+}
+
+// waitFor waits for gone or the end of ctx.
+func waitFor(ctx context.Context, gone <-chan struct{}) bool {
+	select {
+	case <-gone:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// haveEnded reports whether all have ended, after at most d.
+func haveEnded(ctx context.Context, gone <-chan struct{}, d time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	return waitFor(ctx, gone)
+}
+
+// signalAll sends a signal to all that the command started. An error is no news: who has ended needs none, and who may
+// not be signalled is found when nothing else is left.
+func (s *stage) signalAll(sig unix.Signal) {
+	if s.row.held {
+		unix.Kill(-1, sig) // all in the namespace but this process
+		return
+	}
+	for _, p := range descendants() {
+		if f, err := pidfd.Open(p.pid, p.start); err == nil { // or another has its number by now
+			_ = pidfd.Signal(f, sig)
+			_ = f.Close()
+		}
+	}
+}
+
+// process is one as /proc shows it.
+type process struct {
+	pid, parent int
+	start       uint64
+	uid         uint32
+	name        string
+}
+
+// descendants are the processes below this one. As it adopts orphans (PR_SET_CHILD_SUBREAPER), none of them gets out by
+// leaving its parent.
+func descendants() []process {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1) // as many as it has
+	children := map[int][]process{}
+	for _, n := range names {
+		if pid, err := strconv.Atoi(n); err == nil {
+			if p, ok := look(pid); ok {
+				children[p.parent] = append(children[p.parent], p)
+			}
+		}
+	}
+	var all []process
+	next := []int{os.Getpid()}
+	for len(next) > 0 {
+		below := children[next[0]]
+		delete(children, next[0]) // what was read while numbers changed hands could lead in a circle
+		next = next[1:]
+		for _, p := range below {
+			all = append(all, p)
+			next = append(next, p.pid)
+		}
+	}
+	return all
+}
+
+// look reads what proc_pid_stat(5) says of a process.
+func look(pid int) (p process, ok bool) {
+	path := "/proc/" + strconv.Itoa(pid)
+	b, err := os.ReadFile(path + "/stat")
+	if err != nil {
+		return p, false
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return p, false
+	}
+	// The name is in parentheses and may hold anything.
+	text := string(b)
+	open, end := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
+	if open < 0 || end < open {
+		return p, false
+	}
+	f := strings.Fields(text[end+1:])
+	if len(f) < 20 {
+		return p, false
+	}
+	p = process{pid: pid, uid: st.Uid, name: text[open+1 : end]}
+	parent, err1 := strconv.Atoi(f[1])
+	start, err2 := strconv.ParseUint(f[19], 10, 64)
+	p.parent, p.start = parent, start
+	return p, err1 == nil && err2 == nil
+}

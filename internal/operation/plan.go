@@ -1,0 +1,63 @@
+package operation
+
+import (
+	"fmt"
+
+	"github.com/carrel-dev/carrel/internal/id"
+)
+
+// Plan is what an agent proposes to do: commands on targets, in their order. All of it is bound by its digest, so that an
+// answer is to these commands on these targets and to no other.
+type Plan struct {
+	// ID is the command that the agent's task is, and Number tells the plans of one task from each other.
+	ID     id.Command `json:"command,omitempty"`
+	Number int        `json:"number,omitempty"`
+	// Goal is what the agent says that it is for.
+	Goal  string     `json:"goal,omitempty"`
+	Steps []PlanStep `json:"steps,omitempty"`
+	// Asks: the policy has a person asked about one of the steps. It follows from them.
+	Asks bool `json:"asks,omitempty"`
+}
+
+// PlanStep is one command of a plan on one target.
+type PlanStep struct {
+	// Part is the part of the plan that it belongs to: "preflight", "command" or "verification".
+	Part string `json:"part"`
+	// Target is "host", "workspace NAME" or "remote NAME"; NAME is the derived name of a workspace.
+	Target   string `json:"target"`
+	Command  string `json:"shell"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+	// Level and Risk are what the policy says of it.
+	Level string `json:"level"`
+	Risk  int    `json:"risk"`
+	// FirstRun: a person is asked about it only because a model wrote it.
+	FirstRun bool `json:"first_run,omitempty"`
+	// Digest is that of the operation that it is.
+	Digest string `json:"digest"`
+}
+
+// Op implements Operation.
+func (Plan) Op() Name { return RunPlan }
+
+// planAsks reports whether a person is asked about a plan.
+func planAsks(op Operation) bool {
+	p, ok := op.(Plan)
+	return ok && p.Asks
+}
+
+// Lines are the steps of a plan as a person reads them, one a line.
+func (p Plan) Lines() []string {
+	lines := make([]string, 0, len(p.Steps))
+	for i, s := range p.Steps {
+		part := ""
+		if s.Part != "command" {
+			part = s.Part + ", "
+		}
+		why := s.Level
+		if s.FirstRun {
+			why += ", as a model wrote it"
+		}
+		lines = append(lines, fmt.Sprintf("%d. %s%s: %s  [%s, risk %d]", i+1, part, s.Target, s.Command, why, s.Risk))
+	}
+	return lines
+}

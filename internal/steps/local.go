@@ -1,0 +1,64 @@
+package steps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/hostrun"
+	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/workspace"
+)
+
+// Local returns what runs commands on this machine, as the caller's own user. A command that must not change anything runs
+// under the profile system_inspect, or not at all. asRoot lets commands run as root where the caller is root.
+func Local(asRoot bool) Run {
+	return func(ctx context.Context, c runtime.HostCommand) (runtime.HostResult, error) {
+		profile := hostrun.None
+		if c.ReadOnly {
+			profile = hostrun.SystemInspect
+		}
+		res, err := hostrun.Run(ctx, hostrun.Command{
+			Argv: c.Argv, Timeout: c.Timeout, MaxOutput: c.MaxOutput, Profile: profile, AllowRoot: asRoot,
+		})
+		out := runtime.HostResult{
+			Stdout: joined(res.Stdout.Head, res.Stdout.Tail, res.Stdout.Lost), Stderr: joined(res.Stderr.Head, res.Stderr.Tail, res.Stderr.Lost),
+			Lost: res.Stdout.Lost + res.Stderr.Lost, Held: held(profile, res.Controls),
+		}
+		if err != nil {
+			if len(res.Left) > 0 {
+				err = fmt.Errorf("%w; still there: %s", err, strings.Join(res.Left, ", "))
+			}
+			return out, err
+		}
+		out.Status = &execapi.Status{Code: res.Code, Signal: int(res.Signal), TimedOut: res.TimedOut}
+		if len(res.Left) > 0 {
+			return out, errors.New("what it started could not be ended: " + strings.Join(res.Left, ", "))
+		}
+		if res.Hint != "" {
+			out.Stderr = append(out.Stderr, "\ncarrel: "+res.Hint+"\n"...)
+		}
+		return out, nil
+	}
+}
+
+// held says in a few words what held a command.
+func held(p hostrun.Profile, controls []workspace.Control) string {
+	verified, other := 0, []string{}
+	for _, c := range controls {
+		switch c.State {
+		case workspace.Verified:
+			verified++
+		case workspace.Off:
+		default:
+			other = append(other, fmt.Sprintf("%s %s", c.ID, c.State))
+		}
+	}
+	text := fmt.Sprintf("profile %s, %d controls verified", p, verified)
+	if len(other) > 0 {
+		text += "; " + strings.Join(other, ", ")
+	}
+	return text
+}

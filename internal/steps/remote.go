@@ -1,0 +1,118 @@
+package steps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/fleet"
+	"github.com/carrel-dev/carrel/internal/runtime"
+)
+
+// maxInventory bounds a file of hosts, in bytes.
+const maxInventory = 4 << 20
+
+// Remotes are the remote hosts of one user.
+type Remotes struct {
+	client *fleet.Client
+	hosts  map[string]fleet.Host
+	names  []string
+}
+
+// OpenRemotes reads an inventory: see fleet.ParseInventory. It connects to nothing yet.
+func OpenRemotes(inventory string) (*Remotes, error) {
+	f, err := os.Open(inventory)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the remote hosts: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxInventory+1))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the remote hosts: %w", err)
+	}
+	if len(b) > maxInventory {
+		return nil, fmt.Errorf("cannot read the remote hosts: %s has more than %d bytes", inventory, maxInventory)
+	}
+	inv, err := fleet.ParseInventory(inventory, b)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := fleet.FromUser()
+	if err != nil {
+		return nil, err
+	}
+	client, err := fleet.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	r := &Remotes{client: client, hosts: map[string]fleet.Host{}}
+	for _, h := range inv.Hosts() {
+		r.hosts[h.Name] = h
+		r.names = append(r.names, h.Name)
+	}
+	return r, nil
+}
+
+// Names are the names of the hosts, in the order of the file.
+func (r *Remotes) Names() []string { return r.names }
+
+// Close ends all connections.
+func (r *Remotes) Close() error { return r.client.Close() }
+
+// Run runs a command on the host that it names.
+func (r *Remotes) Run(ctx context.Context, c runtime.HostCommand) (runtime.HostResult, error) {
+	h, ok := r.hosts[c.Name]
+	if !ok {
+		return runtime.HostResult{}, fmt.Errorf("it was not run: there is no remote host %q", c.Name)
+	}
+	res, err := r.client.Run(ctx, h, fleet.Step{Argv: c.Argv, Timeout: c.Timeout, MaxOutput: c.MaxOutput / 2})
+	if err != nil {
+		return runtime.HostResult{}, err
+	}
+	out := runtime.HostResult{
+		Stdout: joined(res.Stdout.Head, res.Stdout.Tail, res.Stdout.Dropped),
+		Stderr: joined(res.Stderr.Head, res.Stderr.Tail, res.Stderr.Dropped),
+		Lost:   res.Stdout.Dropped + res.Stderr.Dropped, Held: "nothing but the rights of the user there",
+	}
+	switch res.Outcome {
+	case fleet.Ended:
+		out.Status = &execapi.Status{Code: res.Exit}
+		if res.Signal != "" {
+			out.Status.Code, out.Status.Signal = 128+signals[res.Signal], signals[res.Signal]
+		}
+		return out, nil
+	case fleet.TimedOut:
+		out.Status = &execapi.Status{Code: 137, Signal: 9, TimedOut: true}
+		if !res.Kill.Confirmed {
+			return out, fmt.Errorf("it ran out of its time, and it is not certain that it was ended: %s", res.Kill.Why)
+		}
+		return out, nil
+	case fleet.Canceled:
+		if !res.Kill.Confirmed {
+			return out, fmt.Errorf("it was told to stop, and it is not certain that it was ended: %s", res.Kill.Why)
+		}
+		return out, errors.New("it was told to stop, and was ended")
+	case fleet.Lost:
+	}
+	return out, fmt.Errorf("it is not known whether it ended, and it was not tried again: %s", res.Why)
+}
+
+// signals are the numbers of signals by the names that SSH has for them (RFC 4254, 6.10).
+var signals = map[string]int{
+	"ABRT": 6, "ALRM": 14, "FPE": 8, "HUP": 1, "ILL": 4, "INT": 2, "KILL": 9, "PIPE": 13, "QUIT": 3, "SEGV": 11, "TERM": 15,
+	"USR1": 10, "USR2": 12,
+}
+
+// joined is the beginning and the end of an output, and what is missing between.
+func joined(head, tail []byte, lost int64) []byte {
+	if lost == 0 {
+		return append(append([]byte(nil), head...), tail...)
+	}
+	out := append([]byte(nil), head...)
+	out = append(out, "\n… "+strconv.FormatInt(lost, 10)+" bytes are left out …\n"...)
+	return append(out, tail...)
+}

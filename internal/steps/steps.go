@@ -1,0 +1,162 @@
+// Package steps serves the steps of an agent on hosts: it takes them from the daemon, which has judged and recorded each,
+// has them run on this machine or on a remote host, and sends back what came of them. It runs in the process of the user
+// who asked, with the rights of that user.
+//
+// It must not judge, and it must not run a step elsewhere than it says: a step for a remote host never runs here.
+package steps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/runtime"
+)
+
+// Run runs one command on one host. The error is why it was not run, or why it is not known how it ended.
+type Run func(ctx context.Context, c runtime.HostCommand) (runtime.HostResult, error)
+
+// Config holds the dependencies of Serve. Those that are nil run nothing, and their steps are refused.
+type Config struct {
+	// Local runs commands on this machine.
+	Local Run
+	// Remote runs commands on the hosts that Remotes names.
+	Remote  Run
+	Remotes []string
+}
+
+// maxAtOnce bounds the steps that run at the same time; the daemon sends fewer.
+const maxAtOnce = 64
+
+// Stream is the connection to the daemon.
+type Stream = connect.BidiStreamForClient[carrelv1.ServeRequest, carrelv1.ServeResponse]
+
+// Serve serves the steps of a task until the daemon ends the stream, which it does with the task, or ctx ends. ready is
+// called once steps may come. Steps that run when it returns have been ended.
+func Serve(ctx context.Context, stream *Stream, workspace, task string, cfg Config, ready func()) error {
+	s := &server{cfg: cfg, stream: stream, running: map[int64]context.CancelFunc{}}
+	defer s.all.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // before the wait
+	if err := s.send(&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Start{Start: &carrelv1.ServeStart{
+		Workspace: workspace, TaskId: task, Local: cfg.Local != nil, Remotes: cfg.Remotes,
+	}}}); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("cannot serve the steps of task %s: %w", task, err)
+	}
+	for {
+		m, err := stream.Receive()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("cannot serve the steps of task %s any longer: %w", task, err)
+		}
+		switch x := m.GetMessage().(type) {
+		case *carrelv1.ServeResponse_Serving:
+			ready()
+		case *carrelv1.ServeResponse_Step:
+			s.begin(ctx, x.Step)
+		case *carrelv1.ServeResponse_Cancel:
+			s.end(x.Cancel)
+		}
+	}
+}
+
+type server struct {
+	cfg    Config
+	stream *Stream
+	all    sync.WaitGroup
+
+	sending sync.Mutex
+
+	mu      sync.Mutex
+	running map[int64]context.CancelFunc
+}
+
+func (s *server) send(m *carrelv1.ServeRequest) error {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	return s.stream.Send(m)
+}
+
+// begin runs a step, and sends what came of it.
+func (s *server) begin(ctx context.Context, m *carrelv1.AgentStep) {
+	ctx, cancel := context.WithCancel(ctx)
+	if !s.note(m.GetNumber(), cancel) {
+		cancel()
+		s.answer(m, runtime.HostResult{}, errors.New("it was not run: too many steps run at once, or its number is in use"))
+		return
+	}
+	s.all.Go(func() {
+		defer cancel()
+		defer s.end(m.GetNumber())
+		r, err := s.run(ctx, m)
+		s.answer(m, r, err)
+	})
+}
+
+// note notes a step that is to run; false if it cannot.
+func (s *server) note(number int64, cancel context.CancelFunc) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running[number] != nil || len(s.running) >= maxAtOnce {
+		return false
+	}
+	s.running[number] = cancel
+	return true
+}
+
+// end ends a step.
+func (s *server) end(number int64) {
+	s.mu.Lock()
+	cancel := s.running[number]
+	delete(s.running, number)
+	s.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+}
+
+// run runs a step where it says, and nowhere else.
+func (s *server) run(ctx context.Context, m *carrelv1.AgentStep) (runtime.HostResult, error) {
+	c := runtime.HostCommand{
+		Kind: operation.TargetKind(m.GetTarget()), Name: m.GetName(), Argv: m.GetArgv(), ReadOnly: m.GetReadOnly(),
+		Timeout: time.Duration(m.GetTimeoutMs()) * time.Millisecond, MaxOutput: int(m.GetMaxOutput()),
+	}
+	if len(c.Argv) == 0 || c.Timeout <= 0 || c.MaxOutput <= 0 {
+		return runtime.HostResult{}, errors.New("it was not run: it has no command, no time or no room for output")
+	}
+	switch {
+	case c.Kind == operation.Host && c.Name == "" && s.cfg.Local != nil:
+		return s.cfg.Local(ctx, c)
+	case c.Kind == operation.Remote && c.Name != "" && s.cfg.Remote != nil:
+		return s.cfg.Remote(ctx, c)
+	}
+	return runtime.HostResult{}, fmt.Errorf("it was not run: this client does not serve %q", strings.TrimSpace(string(c.Kind)+" "+c.Name))
+}
+
+func (s *server) answer(m *carrelv1.AgentStep, r runtime.HostResult, err error) {
+	out := &carrelv1.StepResult{
+		Number: m.GetNumber(), Stdout: r.Stdout, Stderr: r.Stderr, Lost: r.Lost, Held: r.Held, Status: statusTo(r.Status),
+	}
+	if err != nil {
+		out.Error = err.Error()
+	}
+	_ = s.send(&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Result{Result: out}}) // a daemon that has gone knows why
+}
+
+func statusTo(s *execapi.Status) *carrelv1.Status {
+	if s == nil {
+		return nil
+	}
+	return &carrelv1.Status{Code: int32(s.Code), Signal: int32(s.Signal), TimedOut: s.TimedOut}
+}

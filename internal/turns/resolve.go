@@ -1,0 +1,185 @@
+package turns
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/plan"
+	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/principal"
+)
+
+// step is one command on one target.
+type step struct {
+	shown operation.PlanStep
+	asks  bool
+	// hosts is how many hosts the plan's step names.
+	hosts int
+	on    operation.Target
+	exec  execapi.ExecParams
+	op    operation.Exec
+	look  *gate.Authorised
+}
+
+// The parts of a plan, in the order in which they are run.
+const (
+	preflight    = "preflight"
+	command      = "command"
+	verification = "verification"
+)
+
+// resolve finds the target of every step, also of those that would only be run if another fails. A target that there is
+// not, or that the user does not reach, is an error, and nothing stands for it.
+func (t *Turns) resolve(ctx context.Context, turn *Turn, p *plan.CommandPlan) ([]step, error) {
+	var all []step
+	for _, part := range []struct {
+		name string
+		list []plan.Step
+	}{{preflight, p.PreflightChecks}, {command, p.Commands}, {verification, p.Verification}} {
+		for i, s := range part.list {
+			steps, err := t.resolveStep(ctx, turn, part.name, s)
+			if err != nil {
+				return nil, fmt.Errorf("%s %d: %w", part.name, i+1, err)
+			}
+			all = append(all, steps...)
+		}
+	}
+	for i, s := range p.Rollback {
+		if _, err := t.resolveStep(ctx, turn, "rollback", s); err != nil {
+			return nil, fmt.Errorf("rollback %d: %w", i+1, err)
+		}
+	}
+	if len(all) > maxSteps {
+		return nil, fmt.Errorf("cannot run a plan of %d commands, each host counted: at most %d are allowed: %w", len(all), maxSteps,
+			errdefs.ErrInvalidArgument)
+	}
+	return all, nil
+}
+
+func (t *Turns) resolveStep(ctx context.Context, turn *Turn, part string, s plan.Step) ([]step, error) {
+	if s.Background {
+		return nil, fmt.Errorf("cannot run a step in the background: a step is waited for; give it timeout_seconds: %w",
+			errdefs.ErrInvalidArgument)
+	}
+	names, err := t.names(turn, s.Target)
+	if err != nil {
+		return nil, err
+	}
+	var out []step
+	for _, name := range names {
+		x := step{shown: operation.PlanStep{Part: part, Command: s.Command, ReadOnly: s.ReadOnly}, hosts: len(names)}
+		request := operation.Request{By: turn.By, Op: operation.Simple(operation.ExplainCommand)}
+		if s.Target.Kind == operation.Workspace {
+			x.look, err = t.cfg.Lifecycle.Authorise(ctx, turn.By, name, request.Op)
+		} else {
+			request.On = operation.Target{Kind: s.Target.Kind, Name: id.Workspace(name), Owner: turn.By.Owner()}
+			x.look, err = t.cfg.Gate.Authorise(ctx, request, nil)
+		}
+		if err != nil {
+			return nil, err
+		}
+		x.on = x.look.On()
+		x.shown.Target = strings.TrimSpace(string(x.on.Kind) + " " + string(x.on.Name))
+		timeout := DefaultTimeout
+		if s.TimeoutSeconds > 0 {
+			timeout = time.Duration(s.TimeoutSeconds) * time.Second
+		}
+		x.exec = execapi.ExecParams{
+			Argv: []string{"/bin/sh", "-c", s.Command}, TimeoutMS: timeout.Milliseconds(), OutputLimit: MaxOutput,
+			Stdout: execapi.Capture, Stderr: execapi.Capture,
+			// What the plan's answer does not cover is not asked about once more, step by step.
+			Asked: execapi.Asked{Source: string(policy.LLM), WaitMS: -1, Trace: turn.Trace},
+		}
+		if x.op, err = t.cfg.Commands.Operation(turn.By, &x.exec); err != nil {
+			return nil, err
+		}
+		if x.shown.Digest, err = operation.Same(x.op, x.on); err != nil {
+			return nil, err
+		}
+		out = append(out, x)
+	}
+	return out, nil
+}
+
+// names are the things that a target means, one for each command.
+func (t *Turns) names(turn *Turn, target plan.Target) ([]string, error) {
+	if target.Kind == operation.Workspace {
+		return target.Names, nil
+	}
+	if turn.By.Kind != principal.User {
+		return nil, fmt.Errorf("cannot run a step on %s for %s: hosts are for users of this machine, and not for tokens: %w", target, turn.By,
+			errdefs.ErrPermissionDenied)
+	}
+	hosts := turn.Hosts()
+	if hosts == nil {
+		return nil, fmt.Errorf("cannot run a step on %s: nobody serves hosts in this turn; use a workspace, or have the user ask with "+
+			"\"carrel ask\" on the machine itself: %w", target, errdefs.ErrFailedPrecondition)
+	}
+	if target.Kind == operation.Host {
+		if !hosts.Local() {
+			return nil, fmt.Errorf("cannot run a step on the host: the user did not offer it; use a workspace: %w", errdefs.ErrPermissionDenied)
+		}
+		return []string{""}, nil
+	}
+	known := hosts.Remotes()
+	if len(target.Names) == 1 && target.Names[0] == plan.All {
+		if len(known) == 0 {
+			return nil, fmt.Errorf("cannot run a step on all remote hosts: the user offered none: %w", errdefs.ErrNotFound)
+		}
+		return known, nil
+	}
+	for _, n := range target.Names {
+		if !slices.Contains(known, n) {
+			return nil, fmt.Errorf("cannot find the remote host %q: the user offered %q: %w", n, known, errdefs.ErrNotFound)
+		}
+	}
+	return target.Names, nil
+}
+
+// judge has every step judged. The error is why the plan is refused as a whole.
+func (t *Turns) judge(ctx context.Context, steps []step) error {
+	for i := range steps {
+		s := &steps[i]
+		if s.on.Kind == operation.Workspace {
+			if _, _, err := t.cfg.Lifecycle.Seen(ctx, s.look); err != nil {
+				return err
+			}
+		}
+		j, err := s.look.Judge(s.op)
+		if err != nil {
+			return err
+		}
+		s.shown.Level, s.shown.Risk = j.Level.String(), j.RiskScore
+		switch {
+		case j.Level == policy.Block:
+			return fmt.Errorf("step %d, %s: %s: %w", i+1, s.shown.Target, s.shown.Command, j.Refusal("run it"))
+		case s.shown.ReadOnly && changes(j.Capabilities):
+			return fmt.Errorf("step %d, %s: %s: it says that it only reads, and the policy sees that it does more (%s); propose it with "+
+				"read_only false: %w", i+1, s.shown.Target, s.shown.Command, strings.Join(j.Capabilities, ", "), errdefs.ErrPermissionDenied)
+		}
+		// Several hosts at once are always shown to a person.
+		s.asks = j.Level == policy.Confirm || s.hosts > 1
+		if j.Level == policy.Confirm {
+			typed := *s.op.Full()
+			typed.Source = string(policy.User)
+			op, err := operation.NewExec(typed)
+			if err != nil {
+				return err
+			}
+			if j, err = s.look.Judge(op); err != nil {
+				return err
+			}
+			s.shown.FirstRun = j.Level == policy.Safe
+		}
+	}
+	return nil
+}

@@ -1,0 +1,173 @@
+package turns
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/commands"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/permit"
+	"github.com/carrel-dev/carrel/internal/runtime"
+)
+
+// forks is how many hosts of one step are worked on at once.
+const forks = 8
+
+// runAll runs the steps in their order until one fails. The hosts of one step are worked on together, the first of them
+// alone: if it fails there, it is not tried on the others.
+func (t *Turns) runAll(ctx context.Context, turn *Turn, steps []step) (Reply, error) {
+	reply := Reply{Outcome: Done}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if turn.Gone != nil {
+		go func() {
+			select {
+			case <-turn.Gone:
+				cancel(fmt.Errorf("cannot go on with the plan: its turn was stopped: %w", errdefs.ErrAborted))
+			case <-ctx.Done():
+			}
+		}()
+	}
+	for from := 0; from < len(steps); {
+		batch := steps[from:min(from+max(steps[from].hosts, 1), len(steps))]
+		first := batch[:1]
+		results := t.together(ctx, turn, first, from)
+		if len(batch) > 1 && !results[0].failed() {
+			results = append(results, t.together(ctx, turn, batch[1:], from+1)...)
+		}
+		for _, r := range results {
+			reply.Steps = append(reply.Steps, r)
+			if err := turn.Note("step", r); err != nil {
+				return reply, err
+			}
+			if r.failed() && reply.Outcome == Done {
+				reply.Outcome, reply.Why = Failed, fmt.Sprintf("step %d failed on %s; the steps behind it were not run", r.Step, r.Target)
+			}
+		}
+		if reply.Outcome == Failed {
+			break
+		}
+		from += len(batch)
+	}
+	fit(&reply)
+	return reply, nil
+}
+
+// together runs steps at the same time, and returns what became of them in their order. at is the place of the first.
+func (t *Turns) together(ctx context.Context, turn *Turn, steps []step, at int) []StepResult {
+	results := make([]StepResult, len(steps))
+	slots := make(chan struct{}, forks)
+	var all sync.WaitGroup
+	for i := range steps {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			results[i] = t.run(ctx, turn, &steps[i])
+			results[i].Step = at + i + 1
+		})
+	}
+	all.Wait()
+	return results
+}
+
+// run runs one step. It passes the gate by itself, as it was judged before.
+func (t *Turns) run(ctx context.Context, turn *Turn, s *step) StepResult {
+	out := StepResult{Part: s.shown.Part, Target: s.shown.Target, Command: s.shown.Command}
+	var status *execapi.Status
+	var stdout, stderr []byte
+	var err error
+	if s.on.Kind == operation.Workspace {
+		var res execapi.ExecResult
+		_, res, err = t.cfg.Commands.Run(ctx, turn.By, string(s.on.Name), s.exec)
+		status, stdout, stderr, out.Lost = res.Status, res.Stdout, res.Stderr, res.StdoutLost+res.StderrLost
+	} else {
+		var res runtime.HostResult
+		res, err = t.onHost(ctx, turn, s)
+		status, stdout, stderr, out.Lost, out.Held = res.Status, res.Stdout, res.Stderr, res.Lost, oneLine(res.Held)
+	}
+	out.Stdout, out.Stderr = t.text(stdout), t.text(stderr)
+	switch {
+	case err != nil:
+		out.Error = t.cfg.Redact.Text(err.Error())
+	case status == nil:
+		out.Error = "it is not known how the command ended"
+	default:
+		out.Code = &status.Code
+		switch {
+		case status.TimedOut:
+			out.Error = fmt.Sprintf("it did not end within %v, and was ended", time.Duration(s.exec.TimeoutMS)*time.Millisecond)
+		case status.OOM:
+			out.Error = "the workspace ran out of memory"
+		case status.Signal != 0:
+			out.Error = fmt.Sprintf("it was ended by signal %d", status.Signal)
+		}
+	}
+	return out
+}
+
+// onHost runs a step on a host, by the process of the user who asked.
+func (t *Turns) onHost(ctx context.Context, turn *Turn, s *step) (res runtime.HostResult, err error) {
+	op := s.op
+	op.ID = id.NewCommand()
+	a, err := t.cfg.Gate.Admit(ctx, operation.Request{By: turn.By, Op: op, On: s.on, Wait: -1, Trace: turn.Trace}, nil)
+	if err != nil {
+		return res, err
+	}
+	return res, a.Do(ctx, func(ctx context.Context, _ permit.Permit) (any, error) {
+		crashpoint.Here("daemon.step.begun")
+		by := turn.Hosts()
+		if by == nil {
+			return nil, fmt.Errorf("cannot run the step on %s: who served it has gone: %w", s.shown.Target, errdefs.ErrUnavailable)
+		}
+		res, err = by.RunOn(ctx, runtime.HostCommand{
+			Kind: s.on.Kind, Name: string(s.on.Name), Argv: s.exec.Argv, ReadOnly: s.shown.ReadOnly,
+			Timeout: time.Duration(s.exec.TimeoutMS) * time.Millisecond, MaxOutput: MaxOutput,
+		})
+		return commands.Ended{Status: res.Status}, err
+	})
+}
+
+// half is how much of the end of an output is left out that has no line end where it was cut: half a secret would not be
+// found in it.
+const half = 512
+
+// text is output as an agent is told it: UTF-8, without secrets.
+func (t *Turns) text(b []byte) string {
+	if len(b) >= MaxOutput {
+		b = b[:MaxOutput]
+		if i := bytes.LastIndexByte(b, '\n'); i >= MaxOutput/2 {
+			b = b[:i+1]
+		} else {
+			b = b[:MaxOutput-half]
+		}
+	}
+	return t.cfg.Redact.Text(strings.ToValidUTF8(string(b), "\uFFFD"))
+}
+
+// fit shortens the outputs of a reply until all of them together are short enough. Those of the last steps stay longest.
+func fit(r *Reply) {
+	left := maxReply
+	for i := len(r.Steps) - 1; i >= 0; i-- {
+		for _, s := range []*string{&r.Steps[i].Stderr, &r.Steps[i].Stdout} {
+			if len(*s) > left {
+				cut := max(left, 0)
+				for cut > 0 && !utf8.RuneStart((*s)[cut]) {
+					cut--
+				}
+				r.Steps[i].Lost += int64(len(*s) - cut)
+				*s = (*s)[:cut]
+			}
+			left -= len(*s)
+		}
+	}
+}

@@ -1,0 +1,242 @@
+// Package turns carries out what an agent proposes: it reads a plan, finds all of its targets, has all of its commands
+// judged and a person asked where the policy says so, and then runs them one after the other, each judged and recorded by
+// itself.
+//
+// It must not run anything itself: commands in workspaces are for package commands, and those on hosts for runtime.Hosts, which
+// is a process of the user who asked. No command ever runs on another target than its step names.
+package turns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/approval"
+	"github.com/carrel-dev/carrel/internal/commands"
+	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/lifecycle"
+	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/permit"
+	"github.com/carrel-dev/carrel/internal/plan"
+	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/redact"
+	"github.com/carrel-dev/carrel/internal/runtime"
+)
+
+// Bounds.
+const (
+	// MaxPlans is how many plans one turn may have carried out, and maxRepairs how many answers that are no plan.
+	MaxPlans   = 24
+	maxRepairs = 2
+	// maxShown bounds what a person is asked about, in bytes: nobody reads more.
+	maxShown = 8 << 10
+	// MaxOutput bounds what is kept of each stream of a step, and maxReply what the agent is told of all steps, in bytes.
+	MaxOutput = 20_000
+	maxReply  = 60_000
+	// maxSteps bounds the commands of a plan once every remote host has its own.
+	maxSteps = 256
+	// DefaultTimeout is how long a step may take that names no time.
+	DefaultTimeout = 5 * time.Minute
+)
+
+// Config holds the dependencies of New. All but Redact are required.
+type Config struct {
+	Gate      *gate.Gate
+	Lifecycle *lifecycle.Lifecycle
+	Commands  *commands.Commands
+	Redact    *redact.Redactor
+	Log       *slog.Logger
+}
+
+// Turns carry out plans. Its methods may be called from any goroutine.
+type Turns struct{ cfg Config }
+
+// New returns turns.
+func New(cfg Config) *Turns { return &Turns{cfg} }
+
+// Turn is one turn of an agent: a prompt and what is done about it. It is for one proposal at a time.
+type Turn struct {
+	// By asked for it, and everything is done with their rights. Task is the agent's task, in the workspace On.
+	By   principal.Principal
+	Task id.Command
+	// Trace joins the records of all that is done.
+	Trace id.Trace
+	On    operation.Target
+	// Wait is how long a person may take to answer, and Gone is closed when nobody waits for it any more.
+	Wait time.Duration
+	Gone <-chan struct{}
+	// Hosts returns who carries out steps on hosts; nil if nobody does.
+	Hosts func() runtime.Hosts
+	// Note keeps what happens, for those who follow the turn.
+	Note func(kind string, body any) error
+
+	plans, repairs int
+}
+
+// Outcomes of a proposal.
+const (
+	Done    = "done"    // every step was run and succeeded
+	Failed  = "failed"  // a step failed, and those behind it were not run
+	Refused = "refused" // the policy or a bound does not allow it
+	Denied  = "denied"  // a person did not approve it
+	Invalid = "invalid" // it is no plan, or names a target that there is not
+	Blocked = "blocked" // nothing more is taken from the agent in this turn
+)
+
+// Reply is what the agent is told of its proposal.
+type Reply struct {
+	Outcome string `json:"outcome"`
+	// Why says what is wrong, and what the agent may do about it.
+	Why   string       `json:"why,omitempty"`
+	Steps []StepResult `json:"steps,omitempty"`
+}
+
+// StepResult is what became of a step.
+type StepResult struct {
+	Step    int    `json:"step"`
+	Part    string `json:"part"`
+	Target  string `json:"target"`
+	Command string `json:"command"`
+	// Code is the exit code; nil if the command did not end by itself, and Error says why.
+	Code   *int   `json:"exit_code,omitempty"`
+	Error  string `json:"error,omitempty"`
+	Stdout string `json:"stdout,omitempty"`
+	Stderr string `json:"stderr,omitempty"`
+	// Lost are the bytes of output that were not kept.
+	Lost int64 `json:"lost,omitempty"`
+	// Held says what held a command on a host: the profile and its verified controls.
+	Held string `json:"held,omitempty"`
+}
+
+func (r StepResult) failed() bool { return r.Code == nil || *r.Code != 0 }
+
+// Propose carries out what an agent proposes, and returns what it is told. The error is one that ends the turn.
+func (t *Turns) Propose(ctx context.Context, turn *Turn, text []byte) (Reply, error) {
+	if turn.plans+turn.repairs >= MaxPlans+maxRepairs {
+		return Reply{Outcome: Blocked, Why: fmt.Sprintf("a turn has at most %d plans; answer with what you know", MaxPlans)}, nil
+	}
+	reply, err := t.propose(ctx, turn, text)
+	if err != nil {
+		return Reply{}, err
+	}
+	if reply.Outcome == Invalid {
+		if turn.repairs++; turn.repairs > maxRepairs {
+			reply = Reply{Outcome: Blocked, Why: "this was the third answer that is no plan: " + reply.Why}
+		}
+	}
+	if reply.Outcome != Done && reply.Outcome != Failed {
+		err = turn.Note("refusal", map[string]string{"outcome": reply.Outcome, "why": reply.Why})
+	}
+	return reply, err
+}
+
+func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, error) {
+	answer, err := plan.Parse(text)
+	if err != nil {
+		return Reply{Outcome: Invalid, Why: err.Error()}, nil
+	}
+	if answer.Commands == nil {
+		return Reply{Outcome: Invalid, Why: fmt.Sprintf("%s is not carried out here; propose a command_plan", answer.Type)}, nil
+	}
+	turn.plans++
+	steps, err := t.resolve(ctx, turn, answer.Commands)
+	if err != nil {
+		return Reply{Outcome: Invalid, Why: err.Error()}, nil
+	}
+	op := operation.Plan{ID: turn.Task, Number: turn.plans, Goal: oneLine(answer.Commands.Goal)}
+	if why := t.judge(ctx, steps); why != nil {
+		return Reply{Outcome: Refused, Why: why.Error()}, nil
+	}
+	for _, s := range steps {
+		op.Steps = append(op.Steps, s.shown)
+		op.Asks = op.Asks || s.asks
+	}
+	if n := len(strings.Join(op.Lines(), "\n")) + len(op.Goal); n > maxShown {
+		return Reply{Outcome: Invalid, Why: fmt.Sprintf("the plan takes %d bytes where it is shown, and at most %d are; propose fewer steps, "+
+			"or put what they do into a file", n, maxShown)}, nil
+	}
+	digest, err := operation.Same(op, turn.On)
+	if err != nil {
+		return Reply{}, err
+	}
+	if err := turn.Note("plan", planNote(op, digest, answer.Commands)); err != nil {
+		return Reply{}, err
+	}
+	return t.carryOut(ctx, turn, op, steps)
+}
+
+// carryOut asks a person where that is needed, and runs the steps.
+func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, steps []step) (Reply, error) {
+	authorised, err := t.cfg.Gate.Authorise(ctx, operation.Request{
+		By: principal.InWorkspace(turn.On.Name, turn.On.Owner), Op: op, On: turn.On, Wait: turn.Wait, Gone: turn.Gone, Trace: turn.Trace,
+		Thread: string(turn.Task), // so that clients know whose question it is
+	}, nil)
+	if err != nil {
+		return Reply{}, err
+	}
+	if op.Asks && turn.Wait < 0 {
+		why := authorised.Deny(ctx, fmt.Errorf("a person has to approve it, and nobody is asked in this turn: ask at a terminal, or say how "+
+			"long to wait for an answer (--wait): %w", errdefs.ErrPermissionDenied))
+		return Reply{Outcome: Denied, Why: why.Error()}, nil
+	}
+	a, err := authorised.Admit(ctx)
+	var denial *approval.Denial
+	switch {
+	case errors.As(err, &denial):
+		return Reply{Outcome: Denied, Why: denial.Error()}, nil
+	case errdefs.IsPermissionDenied(err):
+		return Reply{Outcome: Denied, Why: "nobody approved it in time"}, nil
+	case errdefs.IsResourceExhausted(err):
+		return Reply{Outcome: Refused, Why: err.Error()}, nil
+	case err != nil:
+		return Reply{}, err
+	}
+	cover := a.Cover()
+	defer cover.End()
+	var reply Reply
+	err = a.Do(gate.Covered(ctx, cover), func(ctx context.Context, _ permit.Permit) (any, error) {
+		reply, err = t.runAll(ctx, turn, steps)
+		return ended{Outcome: reply.Outcome, Steps: len(reply.Steps)}, err
+	})
+	return reply, err
+}
+
+// ended is what the outcome of a plan says in the record.
+type ended struct {
+	Outcome string `json:"plan,omitempty"`
+	Steps   int    `json:"steps_run,omitempty"`
+}
+
+// planNote is a plan as those who follow the turn see it.
+func planNote(op operation.Plan, digest string, p *plan.CommandPlan) map[string]any {
+	purposes := make([]string, 0, len(op.Steps))
+	for _, list := range [][]plan.Step{p.PreflightChecks, p.Commands, p.Verification} {
+		for _, s := range list {
+			purposes = append(purposes, oneLine(s.Purpose))
+		}
+	}
+	rollback := []string{}
+	for _, s := range p.Rollback {
+		rollback = append(rollback, s.Target.String()+": "+s.Command)
+	}
+	return map[string]any{
+		"number": op.Number, "digest": digest, "goal": op.Goal, "steps": op.Steps, "asks": op.Asks, "purposes": purposes,
+		"risk_summary": oneLine(p.RiskSummary), "rollback": rollback,
+	}
+}
+
+// oneLine is prose on one line, without what a terminal takes for a command.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,309 @@
+package root_test
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/carrel-dev/carrel/test/ptytest"
+)
+
+// scripted is a model that answers by a script: one answer after the other. An answer is made of what the model was asked.
+type scripted struct {
+	t  *testing.T
+	mu sync.Mutex
+	// asked are the bodies of the requests.
+	asked  []string
+	script []func(asked string) string
+}
+
+// script has the model of the host answer so, each time anew.
+func (m *modeled) script(t *testing.T, answers ...func(asked string) string) *scripted {
+	t.Helper()
+	s := &scripted{t: t, script: answers}
+	h := http.HandlerFunc(s.serve)
+	m.says.Store(&h)
+	return s
+}
+
+// always is an answer that is the same whatever is asked.
+func always(text string) func(string) string { return func(string) string { return text } }
+
+// serve speaks OpenAI's chat completions, streamed.
+func (s *scripted) serve(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	s.mu.Lock()
+	s.asked = append(s.asked, string(body))
+	n := len(s.asked) - 1
+	s.mu.Unlock()
+	if err != nil || n >= len(s.script) {
+		http.Error(w, `{"error":{"message":"the script has ended"}}`, http.StatusBadRequest)
+		return
+	}
+	text, _ := json.Marshal(s.script[n](string(body)))
+	w.Header().Set("Content-Type", "text/event-stream")
+	for _, data := range []string{
+		`{"id":"x","object":"chat.completion.chunk","model":"m1","choices":[{"index":0,"delta":{"role":"assistant","content":` + string(text) + `}}]}`,
+		`{"id":"x","object":"chat.completion.chunk","model":"m1","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`,
+		`{"id":"x","object":"chat.completion.chunk","model":"m1","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10}}`,
+		`[DONE]`,
+	} {
+		fmt.Fprintf(w, "data: %s\n\n", data)
+	}
+}
+
+// said are the bodies of the requests so far.
+func (s *scripted) said() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.asked...)
+}
+
+// planOf is a plan of one command, in the form of package plan.
+func planOf(target, command string, readOnly bool) string {
+	return planOfAll(planStep(target, command, readOnly))
+}
+
+func planStep(target, command string, readOnly bool) map[string]any {
+	return map[string]any{"command": command, "purpose": "to see", "read_only": readOnly, "target": target}
+}
+
+func planOfAll(steps ...map[string]any) string {
+	b, _ := json.Marshal(map[string]any{
+		"type": "command_plan", "goal": "find out", "commands": steps, "risk_summary": "none", "preflight_checks": []any{},
+		"verification_commands": []any{}, "rollback_commands": []any{}, "requires_root": false, "expected_side_effects": []any{},
+	})
+	return string(b)
+}
+
+func directly(text string) string {
+	b, _ := json.Marshal(map[string]string{"type": "direct_answer", "answer": text})
+	return string(b)
+}
+
+// newAsked is a carrel with a model for the agent of alice, and a workspace of hers.
+func newAsked(t *testing.T) (m *modeled, alice *syscall.Credential, ask func(args ...string) result) {
+	t.Helper()
+	m = newModeled(t, "")
+	m.set(t, nil, "set", "SHARED_KEY", "planted-"+rand.Text(), "--host", "api.test:"+m.port)
+	alice = user(t, "crt-ask")
+	if r := m.try(alice, "", "create", "demo"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	return m, alice, func(args ...string) result {
+		return m.try(alice, "", append([]string{"ask", "--llm", "m1", "--model", "house"}, args...)...)
+	}
+}
+
+// A question is answered with what a command in a workspace printed: the model proposes, the daemon runs, the model answers.
+// The agent's workspace is made for it, and everything is in the record.
+func TestAsk(t *testing.T) {
+	m, _, ask := newAsked(t)
+	s := m.script(t,
+		always(planOf("workspace demo", "echo seen-$((40+2)) > f; cat f", false)),
+		func(asked string) string {
+			if !strings.Contains(asked, "seen-42") {
+				return directly("there is no output")
+			}
+			return directly("It says **seen-42**.")
+		},
+	)
+	mark := m.mark(t)
+	r := ask("--on", "none", "what", "does it say?")
+	if r.code != 0 || r.out != "It says **seen-42**.\n" || !strings.Contains(r.err, "1. workspace ") {
+		t.Fatalf("%+v", r)
+	}
+	if said := s.said(); len(said) != 2 || !strings.Contains(said[0], "what does it say?") || !strings.Contains(said[0], "- workspace demo") {
+		t.Errorf("the model was asked %q", said)
+	}
+	m.recorded(t, mark, `"kind":"plan.run"`, "echo seen-")
+	m.recorded(t, mark, `"kind":"command.exec"`, "echo seen-")
+	// It goes on from what was said.
+	s = m.script(t, always(directly("as I said")))
+	if r := ask("--on", "none", "--resume", "again?"); r.code != 0 || r.out != "as I said\n" {
+		t.Fatalf("%+v", r)
+	}
+	if said := s.said(); !strings.Contains(said[0], "what does it say?") || !strings.Contains(said[0], "It says **seen-42**.") {
+		t.Errorf("the model was not told what was said before: %q", said)
+	}
+}
+
+// What names no target that there is, or one that nobody serves, is refused as a whole before anything is shown or run; a
+// model that goes on so is not asked for ever.
+func TestAskForOtherTargets(t *testing.T) {
+	m, _, ask := newAsked(t)
+	left := filepath.Join(t.TempDir(), "left")
+	for name, target := range map[string]string{
+		"a workspace that there is not": "workspace other", "the host, which nobody serves": "host",
+		"a host that there is not": "remote web-1", "all hosts": "remote *", "no target": "", "another kind": "cluster a",
+	} {
+		mark := m.mark(t)
+		both := planOfAll(planStep("workspace demo", "touch ran", false), planStep(target, "touch "+left, false))
+		m.script(t, always(both), always(both), always(both), always(directly("done")))
+		r := ask("--on", "none", "do it")
+		if r.code == 0 && r.out == "done\n" {
+			t.Errorf("%s: %+v", name, r)
+		}
+		for _, rec := range m.since(t, mark) {
+			if strings.Contains(rec.raw, "touch ran") {
+				t.Errorf("%s: a step was run: %s", name, rec.raw)
+			}
+		}
+		if _, err := os.Lstat(left); err == nil {
+			t.Fatalf("%s: a step was run on this machine", name)
+		}
+	}
+	if r := m.try(nil, "", "exec", "demo", "--", "ls"); strings.Contains(r.out, "ran") {
+		t.Errorf("a step of a refused plan was run: %+v", r)
+	}
+}
+
+// Without a terminal nobody can answer: what needs an answer is not run, and the turn says so at once. With one, the plan is
+// shown whole, and runs on a yes alone.
+func TestAskAsksAPerson(t *testing.T) {
+	m, alice, ask := newAsked(t)
+	push := planOf("workspace demo", "echo ran-$((40+2)) > ran; git push -q https://example.invalid/in x", false)
+	m.script(t, always(push), always(directly("done")))
+	if r := ask("--on", "none", "push"); !strings.Contains(r.out, "not approved") || strings.Contains(r.out, "done") {
+		t.Errorf("%+v", r)
+	}
+	terminal := func() *ptytest.Terminal {
+		return ptytest.Start(t, m.command(context.Background(), alice, "ask", "--llm", "m1", "--model", "house", "--on", "none", "push"), 50, 120, false)
+	}
+	for i, key := range []string{"n\n\n", "y\n"} {
+		ran := i == 1
+		m.script(t, always(push), always(directly("it is done")))
+		x := terminal()
+		x.Expect(question)
+		if screen := x.Screen(); !strings.Contains(screen, "git push") || !strings.Contains(screen, ". workspace ") {
+			t.Errorf("the plan is not shown: %q", screen)
+		}
+		x.Type(key)
+		if ran {
+			x.Expect("it is done")
+		} else {
+			x.Expect("not approved")
+		}
+		x.Wait()
+		r := m.try(alice, "", "exec", "demo", "--", "cat", "ran")
+		if got := strings.Contains(r.out, "ran-42"); got != ran {
+			t.Errorf("answered %q: ran %v", key, got)
+		}
+	}
+}
+
+// Steps on this machine run as the user who asked and nobody else. One that says that it only reads cannot change anything,
+// whatever it tries; one that changes something runs on a yes alone.
+func TestAskOnTheHost(t *testing.T) {
+	m, alice, ask := newAsked(t)
+	dir := t.TempDir()
+	for d := dir; d != "/"; d = filepath.Dir(d) { // the way to it is open
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own := filepath.Join(dir, "own")
+	if err := os.Mkdir(own, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(own, int(alice.Uid), int(alice.Gid)); err != nil {
+		t.Fatal(err)
+	}
+	// A person is asked about what a model writes for a host, if only for that; with --yes-safe they have answered.
+	s := m.script(t, always(planOf("host", "id -u", true)), always(directly("it is done")))
+	at := ptytest.Start(t, m.command(context.Background(), alice, "ask", "--llm", "m1", "--model", "house", "--on", "host", "--yes-safe", "who am I?"),
+		50, 120, false)
+	at.Expect("it is done")
+	if code, screen := at.Wait(), at.Screen(); code != 0 || !strings.Contains(screen, "--yes-safe") || !strings.Contains(screen, "1. host: done") {
+		t.Fatalf("%d, %q", code, screen)
+	}
+	if said := s.said()[1]; !strings.Contains(said, fmt.Sprintf(`\"stdout\":\"%d\\n\"`, alice.Uid)) || !strings.Contains(said, "controls verified") {
+		t.Errorf("the model was told %q", said)
+	}
+	// What is said to read is held by the kernel, also where a person believed it.
+	script := filepath.Join(dir, "look")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\ntouch "+own+"/a || mkdir "+own+"/b || kill -9 $PPID\nexit 9\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, write := range []string{script, "sh " + script} {
+		s := m.script(t, always(planOf("host", write, true)), always(directly("done")))
+		x := ptytest.Start(t, m.command(context.Background(), alice, "ask", "--llm", "m1", "--on", "host", "read"), 50, 120, false)
+		x.Expect(question)
+		x.Type("y\n")
+		x.Expect("done")
+		x.Wait()
+		if said := s.said(); len(said) != 2 || !strings.Contains(said[1], `\"outcome\":\"failed\"`) {
+			t.Errorf("%s: the model was told %q", write, said[len(said)-1])
+		}
+		if left, err := os.ReadDir(own); err != nil || len(left) > 0 {
+			t.Fatalf("%s left %v, %v", write, left, err)
+		}
+	}
+	change := planOf("host", "touch "+own+"/made", false)
+	m.script(t, always(change), always(directly("done")))
+	if r := ask("--on", "host", "make it"); !strings.Contains(r.out, "not approved") {
+		t.Errorf("%+v", r)
+	}
+	m.script(t, always(change), always(directly("it is made")))
+	x := ptytest.Start(t, m.command(context.Background(), alice, "ask", "--llm", "m1", "--on", "host", "make it"), 50, 120, false)
+	x.Expect(question)
+	x.Type("y\n")
+	x.Expect("it is made")
+	x.Wait()
+	fi, err := os.Stat(own + "/made")
+	if err != nil || fi.Sys().(*syscall.Stat_t).Uid != alice.Uid {
+		t.Errorf("%v, %v", fi, err)
+	}
+	// Root offers nothing without a word.
+	m.script(t, always(planOf("host", "id", true)), always(directly("done")))
+	if r := m.try(nil, "", "ask", "--llm", "m1", "--model", "house", "--agent", "roots", "--on", "host", "who?"); !strings.Contains(r.err, "--as-root") ||
+		strings.Contains(r.err, "1. host: done") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A chat tells what was said before, goes on after a turn that was stopped, and ends with its input.
+func TestChat(t *testing.T) {
+	m, alice, _ := newAsked(t)
+	s := m.script(t, always(directly("the first answer")), always(directly("the second answer")))
+	x := ptytest.Start(t, m.command(context.Background(), alice, "chat", "--llm", "m1", "--model", "house", "--on", "none"), 50, 120, false)
+	x.Expect("you> ")
+	x.Type("one question\n")
+	x.ExpectAfter("the first answer", "you> ")
+	x.Type("another question\n")
+	x.ExpectAfter("the second answer", "you> ")
+	if said := s.said(); len(said) != 2 || !strings.Contains(said[1], "one question") || !strings.Contains(said[1], "the first answer") {
+		t.Errorf("the model was asked %q", said)
+	}
+	hold := make(chan struct{})
+	asked := make(chan struct{}, 1)
+	m.script(t, func(string) string {
+		asked <- struct{}{}
+		<-hold
+		return directly("too late")
+	}, always(directly("the last answer")))
+	x.Type("a long one\n")
+	<-asked
+	x.Type("\x03")
+	x.ExpectAfter("stopped", "you> ")
+	close(hold)
+	x.Type("/new\n")
+	x.Type("a new one\n")
+	x.ExpectAfter("the last answer", "you> ")
+	x.Type("/quit\n")
+	if code := x.Wait(); code != 0 {
+		t.Errorf("exit code %d: %q", code, x.Screen())
+	}
+	if r := m.try(alice, "", "task", "ls", "agent"); strings.Count(r.out, "stopped") != 1 || strings.Count(r.out, "completed") != 3 {
+		t.Errorf("%+v", r)
+	}
+}
