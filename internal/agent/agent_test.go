@@ -343,8 +343,8 @@ func TestPromptWithoutID(t *testing.T) {
 	c.say(linerpc.Message{Method: "session/prompt", Params: json.RawMessage(
 		`{"sessionId":"main","prompt":[{"type":"text","text":"hear me"}]}`)})
 	c.refused(c.ask("nothing/known", map[string]any{}), linerpc.MethodNotFound)
-	if n := len(m.requests()); n != 0 {
-		t.Errorf("%d requests", n)
+	if err := c.end(); err != nil || len(m.requests()) != 0 { // turns have ended
+		t.Errorf("%v, %d requests", err, len(m.requests()))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -40,13 +41,15 @@ const maxAtOnce = 64
 // Stream is the connection to the daemon.
 type Stream = connect.BidiStreamForClient[carrelv1.ServeRequest, carrelv1.ServeResponse]
 
-// Serve serves the steps of a task until the daemon ends the stream, which it does with the task, or ctx ends. ready is
-// called once steps may come. Steps that run when it returns have been ended.
+// Serve serves the steps of a task until the daemon ends the stream, which it does with the task, or ctx ends, which must be
+// that of the stream. ready is called once steps may come. Steps that ran have ended when it returns.
 func Serve(ctx context.Context, stream *Stream, workspace, task string, cfg Config, ready func()) error {
 	s := &server{cfg: cfg, stream: stream, running: map[int64]context.CancelFunc{}}
 	defer s.all.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // before the wait
+	// While the transport waits for something to send, it does not see that ctx has ended.
+	defer context.AfterFunc(ctx, s.hangUp)()
 	if err := s.send(&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Start{Start: &carrelv1.ServeStart{
 		Workspace: workspace, TaskId: task, Local: cfg.Local != nil, Remotes: cfg.Remotes,
 	}}}); err != nil && !errors.Is(err, io.EOF) {
@@ -66,7 +69,7 @@ func Serve(ctx context.Context, stream *Stream, workspace, task string, cfg Conf
 		case *carrelv1.ServeResponse_Step:
 			s.begin(ctx, x.Step)
 		case *carrelv1.ServeResponse_Cancel:
-			s.end(x.Cancel)
+			s.stop(x.Cancel)
 		}
 	}
 }
@@ -88,6 +91,13 @@ func (s *server) send(m *carrelv1.ServeRequest) error {
 	return s.stream.Send(m)
 }
 
+// hangUp ends what is sent.
+func (s *server) hangUp() {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	_ = s.stream.CloseRequest() // a stream that has ended already is as good
+}
+
 // begin runs a step, and sends what came of it.
 func (s *server) begin(ctx context.Context, m *carrelv1.AgentStep) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -97,7 +107,6 @@ func (s *server) begin(ctx context.Context, m *carrelv1.AgentStep) {
 		return
 	}
 	s.all.Go(func() {
-		defer cancel()
 		defer s.end(m.GetNumber())
 		r, err := s.run(ctx, m)
 		s.answer(m, r, err)
@@ -115,15 +124,21 @@ func (s *server) note(number int64, cancel context.CancelFunc) bool {
 	return true
 }
 
-// end ends a step.
-func (s *server) end(number int64) {
+// stop tells a step to end. It counts among those that run until it has.
+func (s *server) stop(number int64) {
 	s.mu.Lock()
-	cancel := s.running[number]
-	delete(s.running, number)
-	s.mu.Unlock()
-	if cancel != nil {
+	defer s.mu.Unlock()
+	if cancel := s.running[number]; cancel != nil {
 		cancel()
 	}
+}
+
+// end notes that a step has ended.
+func (s *server) end(number int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running[number]()
+	delete(s.running, number)
 }
 
 // run runs a step where it says, and nowhere else.
@@ -138,7 +153,7 @@ func (s *server) run(ctx context.Context, m *carrelv1.AgentStep) (runtime.HostRe
 	switch {
 	case c.Kind == operation.Host && c.Name == "" && s.cfg.Local != nil:
 		return s.cfg.Local(ctx, c)
-	case c.Kind == operation.Remote && c.Name != "" && s.cfg.Remote != nil:
+	case c.Kind == operation.Remote && slices.Contains(s.cfg.Remotes, c.Name) && s.cfg.Remote != nil:
 		return s.cfg.Remote(ctx, c)
 	}
 	return runtime.HostResult{}, fmt.Errorf("it was not run: this client does not serve %q", strings.TrimSpace(string(c.Kind)+" "+c.Name))
