@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"os"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -62,7 +63,7 @@ func (h handler) Serve(ctx context.Context, s *connect.BidiStream[carrelv1.Serve
 }
 
 // serve serves steps of a daemon that does what a test says, and returns what Serve does and how often it was ready.
-func serve(ctx context.Context, t *testing.T, cfg steps.Config, does func(*daemon) error) (ready int, err error) {
+func serve(ctx context.Context, t *testing.T, cfg steps.Config, does func(*daemon) error, after ...func()) (ready int, err error) {
 	t.Helper()
 	_, h := carrelv1connect.NewAgentServiceHandler(handler(
 		func(_ context.Context, s *connect.BidiStream[carrelv1.ServeRequest, carrelv1.ServeResponse]) error {
@@ -82,6 +83,9 @@ func serve(ctx context.Context, t *testing.T, cfg steps.Config, does func(*daemo
 	defer server.Close()
 	stream := carrelv1connect.NewAgentServiceClient(server.Client(), server.URL).Serve(ctx)
 	err = steps.Serve(ctx, stream, "demo", task, cfg, func() { ready++ })
+	for _, f := range after {
+		f()
+	}
 	_ = stream.CloseRequest()
 	_ = stream.CloseResponse()
 	return ready, err
@@ -367,6 +371,9 @@ func TestStreamEnds(t *testing.T) {
 			cfg := steps.Config{Local: func(ctx context.Context, _ runtime.HostCommand) (runtime.HostResult, error) {
 				close(begun)
 				<-ctx.Done()
+				for range 1000 { // Serve has the time to return before it, if it does not wait
+					goruntime.Gosched()
+				}
 				over.Store(true)
 				return runtime.HostResult{}, context.Cause(ctx)
 			}}
@@ -379,10 +386,11 @@ func TestStreamEnds(t *testing.T) {
 					return err
 				}
 				return x.daemon
+			}, func() {
+				if !over.Load() {
+					t.Error("it returns before its step has ended")
+				}
 			})
-			if !over.Load() {
-				t.Error("it returns before its step has ended")
-			}
 			if (err == nil) != (x.why == "") || err != nil && !(strings.Contains(err.Error(), x.why) && strings.Contains(err.Error(), task)) {
 				t.Errorf("it returns %v", err)
 			}
