@@ -41,7 +41,7 @@ const DefaultRequests = 32
 // protocolVersion is that of ACP.
 const protocolVersion = 1
 
-// session is the one conversation that there is.
+// session is the one conversation that there is. id and context are set once, before its first turn.
 type session struct {
 	cfg     Config
 	id      string
@@ -119,11 +119,15 @@ func (s *session) take(ctx context.Context, turns *sync.WaitGroup, m linerpc.Mes
 		if err := json.Unmarshal(m.Params, &p); err != nil {
 			return s.refuse(m, linerpc.InvalidParams, "cannot begin: "+err.Error())
 		}
-		s.mu.Lock()
+		if s.id != "" { // turns read it without a lock
+			return s.refuse(m, linerpc.InvalidRequest, "cannot begin a second session: this agent has one; start another agent")
+		}
 		s.id, s.context = "main", p.Meta.Carrel
-		s.mu.Unlock()
 		return s.reply(m, map[string]string{"sessionId": s.id})
 	case "session/prompt":
+		if !m.Request() { // nothing could be said of its end
+			return nil
+		}
 		return s.prompt(ctx, turns, m)
 	case "session/cancel":
 		s.mu.Lock()

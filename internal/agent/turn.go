@@ -115,6 +115,9 @@ func (t *turn) ask(ctx context.Context) (answer llm.Answer, err error) {
 		return answer, fmt.Errorf("cannot go on: the model declined: %.512s", answer.Refusal)
 	case answer.Stop == llm.StopLength:
 		return answer, fmt.Errorf("cannot go on: the model's answer was cut off at its bound of tokens; ask for less, or raise the bound")
+	case answer.Stop != llm.StopEnd:
+		return answer, fmt.Errorf("cannot go on: the model's answer is not whole: it stopped with %.40q, %.80q; ask again", answer.Stop,
+			answer.Reason)
 	}
 	t.messages = append(t.messages, answer.Message())
 	return answer, nil

@@ -21,12 +21,11 @@ func Local(asRoot bool) Run {
 			profile = hostrun.SystemInspect
 		}
 		res, err := hostrun.Run(ctx, hostrun.Command{
-			Argv: c.Argv, Timeout: c.Timeout, MaxOutput: c.MaxOutput, Profile: profile, AllowRoot: asRoot,
+			Argv: c.Argv, Timeout: c.Timeout, MaxOutput: kept(c.MaxOutput), Profile: profile, AllowRoot: asRoot,
 		})
-		out := runtime.HostResult{
-			Stdout: joined(res.Stdout.Head, res.Stdout.Tail, res.Stdout.Lost), Stderr: joined(res.Stderr.Head, res.Stderr.Tail, res.Stderr.Lost),
-			Lost: res.Stdout.Lost + res.Stderr.Lost, Held: held(profile, res.Controls),
-		}
+		out := runtime.HostResult{Held: held(profile, res.Controls)}
+		out.Stdout = joined(res.Stdout.Head, res.Stdout.Tail, res.Stdout.Lost, &out.Lost)
+		out.Stderr = joined(res.Stderr.Head, res.Stderr.Tail, res.Stderr.Lost, &out.Lost)
 		if err != nil {
 			if len(res.Left) > 0 {
 				err = fmt.Errorf("%w; still there: %s", err, strings.Join(res.Left, ", "))

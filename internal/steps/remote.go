@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/fleet"
@@ -24,7 +23,9 @@ type Remotes struct {
 }
 
 // OpenRemotes reads an inventory: see fleet.ParseInventory. It connects to nothing yet.
-func OpenRemotes(inventory string) (*Remotes, error) {
+func OpenRemotes(inventory string) (*Remotes, error) { return openRemotes(inventory, fleet.FromUser) }
+
+func openRemotes(inventory string, user func() (fleet.Config, error)) (*Remotes, error) {
 	f, err := os.Open(inventory)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the remote hosts: %w", err)
@@ -41,7 +42,7 @@ func OpenRemotes(inventory string) (*Remotes, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := fleet.FromUser()
+	cfg, err := user()
 	if err != nil {
 		return nil, err
 	}
@@ -69,15 +70,13 @@ func (r *Remotes) Run(ctx context.Context, c runtime.HostCommand) (runtime.HostR
 	if !ok {
 		return runtime.HostResult{}, fmt.Errorf("it was not run: there is no remote host %q", c.Name)
 	}
-	res, err := r.client.Run(ctx, h, fleet.Step{Argv: c.Argv, Timeout: c.Timeout, MaxOutput: c.MaxOutput / 2})
+	res, err := r.client.Run(ctx, h, fleet.Step{Argv: c.Argv, Timeout: c.Timeout, MaxOutput: kept(c.MaxOutput)})
 	if err != nil {
 		return runtime.HostResult{}, err
 	}
-	out := runtime.HostResult{
-		Stdout: joined(res.Stdout.Head, res.Stdout.Tail, res.Stdout.Dropped),
-		Stderr: joined(res.Stderr.Head, res.Stderr.Tail, res.Stderr.Dropped),
-		Lost:   res.Stdout.Dropped + res.Stderr.Dropped, Held: "nothing but the rights of the user there",
-	}
+	out := runtime.HostResult{Held: "nothing but the rights of the user there"}
+	out.Stdout = joined(res.Stdout.Head, res.Stdout.Tail, res.Stdout.Dropped, &out.Lost)
+	out.Stderr = joined(res.Stderr.Head, res.Stderr.Tail, res.Stderr.Dropped, &out.Lost)
 	switch res.Outcome {
 	case fleet.Ended:
 		out.Status = &execapi.Status{Code: res.Exit}
@@ -105,14 +104,4 @@ func (r *Remotes) Run(ctx context.Context, c runtime.HostCommand) (runtime.HostR
 var signals = map[string]int{
 	"ABRT": 6, "ALRM": 14, "FPE": 8, "HUP": 1, "ILL": 4, "INT": 2, "KILL": 9, "PIPE": 13, "QUIT": 3, "SEGV": 11, "TERM": 15,
 	"USR1": 10, "USR2": 12,
-}
-
-// joined is the beginning and the end of an output, and what is missing between.
-func joined(head, tail []byte, lost int64) []byte {
-	if lost == 0 {
-		return append(append([]byte(nil), head...), tail...)
-	}
-	out := append([]byte(nil), head...)
-	out = append(out, "\n… "+strconv.FormatInt(lost, 10)+" bytes are left out …\n"...)
-	return append(out, tail...)
 }

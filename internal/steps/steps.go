@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -45,13 +46,15 @@ const maxAtOnce = 64
 // Stream is the connection to the daemon.
 type Stream = connect.BidiStreamForClient[carrelv1.ServeRequest, carrelv1.ServeResponse]
 
-// Serve serves the steps of a task until the daemon ends the stream, which it does with the task, or ctx ends. ready is
-// called once steps may come. Steps that run when it returns have been ended.
+// Serve serves the steps of a task until the daemon ends the stream, which it does with the task, or ctx ends, which must be
+// that of the stream. ready is called once steps may come. Steps that ran have ended when it returns.
 func Serve(ctx context.Context, stream *Stream, workspace, task string, cfg Config, ready func()) error {
 	s := &server{cfg: cfg, stream: stream, running: map[int64]context.CancelFunc{}}
 	defer s.all.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // before the wait
+	// While the transport waits for something to send, it does not see that ctx has ended.
+	defer context.AfterFunc(ctx, s.hangUp)()
 	if err := s.send(&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Start{Start: &carrelv1.ServeStart{
 		Workspace: workspace, TaskId: task, Local: cfg.Local != nil, Remotes: cfg.Remotes, Patches: cfg.Patch != nil,
 	}}}); err != nil && !errors.Is(err, io.EOF) {
@@ -73,7 +76,7 @@ func Serve(ctx context.Context, stream *Stream, workspace, task string, cfg Conf
 		case *carrelv1.ServeResponse_Patch:
 			s.patch(ctx, x.Patch)
 		case *carrelv1.ServeResponse_Cancel:
-			s.end(x.Cancel)
+			s.stop(x.Cancel)
 		}
 	}
 }
@@ -95,6 +98,13 @@ func (s *server) send(m *carrelv1.ServeRequest) error {
 	return s.stream.Send(m)
 }
 
+// hangUp ends what is sent.
+func (s *server) hangUp() {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	_ = s.stream.CloseRequest() // a stream that has ended already is as good
+}
+
 // begin runs a step, and sends what came of it.
 func (s *server) begin(ctx context.Context, m *carrelv1.AgentStep) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -104,7 +114,6 @@ func (s *server) begin(ctx context.Context, m *carrelv1.AgentStep) {
 		return
 	}
 	s.all.Go(func() {
-		defer cancel()
 		defer s.end(m.GetNumber())
 		r, err := s.run(ctx, m)
 		s.answer(m, r, err)
@@ -125,7 +134,6 @@ func (s *server) patch(ctx context.Context, m *carrelv1.AgentPatch) {
 		return
 	}
 	s.all.Go(func() {
-		defer cancel()
 		defer s.end(m.GetNumber())
 		r, err := s.cfg.Patch(ctx, runtime.HostPatch{Text: string(m.GetText()), Modes: m.GetModes(), Digest: m.GetDigest()})
 		out.Digest, out.Diff, out.Files, out.Risks, out.Id = r.Digest, r.Diff, r.Files, r.Risks, r.ID
@@ -147,15 +155,21 @@ func (s *server) note(number int64, cancel context.CancelFunc) bool {
 	return true
 }
 
-// end ends a step.
-func (s *server) end(number int64) {
+// stop tells a step to end. It counts among those that run until it has.
+func (s *server) stop(number int64) {
 	s.mu.Lock()
-	cancel := s.running[number]
-	delete(s.running, number)
-	s.mu.Unlock()
-	if cancel != nil {
+	defer s.mu.Unlock()
+	if cancel := s.running[number]; cancel != nil {
 		cancel()
 	}
+}
+
+// end notes that a step has ended.
+func (s *server) end(number int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running[number]()
+	delete(s.running, number)
 }
 
 // run runs a step where it says, and nowhere else.
@@ -170,7 +184,7 @@ func (s *server) run(ctx context.Context, m *carrelv1.AgentStep) (runtime.HostRe
 	switch {
 	case m.GetTarget() == string(operation.Host) && c.Name == "" && s.cfg.Local != nil:
 		return s.cfg.Local(ctx, c)
-	case c.Remote && c.Name != "" && s.cfg.Remote != nil:
+	case c.Remote && slices.Contains(s.cfg.Remotes, c.Name) && s.cfg.Remote != nil:
 		return s.cfg.Remote(ctx, c)
 	}
 	return runtime.HostResult{}, fmt.Errorf("it was not run: this client does not serve %q", strings.TrimSpace(m.GetTarget()+" "+c.Name))

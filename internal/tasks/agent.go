@@ -32,8 +32,9 @@ func newAgent(c *conversation) dialect {
 	a := &agent{acp: acp{c: c}}
 	on, _ := c.tasks.cfg.Lifecycle.Target(c.task.Workspace)
 	a.meta = a.context
-	a.turn = turns.Turn{By: c.by, Task: c.task.ID, Trace: c.trace, On: on, PlanOnly: c.planOnly, Wait: c.wait,
-		Gone: c.quiet, Hosts: c.hosts, Note: c.note}
+	a.turn = turns.Turn{
+		By: c.by, Task: c.task.ID, Trace: c.trace, On: on, PlanOnly: c.planOnly, Wait: c.wait, Gone: c.quiet, Hosts: c.hosts, Note: c.note,
+	}
 	return a
 }
 

@@ -1,0 +1,8 @@
+package steps
+
+import "github.com/carrel-dev/carrel/internal/fleet"
+
+// OpenRemotesAs is OpenRemotes for a user whose files are elsewhere.
+func OpenRemotesAs(inventory string, cfg fleet.Config) (*Remotes, error) {
+	return openRemotes(inventory, func() (fleet.Config, error) { return cfg, nil })
+}
