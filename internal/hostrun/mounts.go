@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/sandbox"
 )
 
 const (
@@ -80,11 +82,11 @@ func (s *stage) proc() (err error) {
 			return err
 		}
 	}
-	m, err := fresh("proc", readOnly|unix.MOUNT_ATTR_NOEXEC)
+	m, err := sandbox.Fresh("proc", readOnly|unix.MOUNT_ATTR_NOEXEC)
 	if err != nil {
 		return fmt.Errorf("%w; the kernel refuses a new /proc where the host's own is masked, as in some containers", err)
 	}
-	return attach(m, "/proc")
+	return sandbox.Attach(m, "/proc")
 }
 
 // view shows the host's /proc, where that is to be seen, on this thread and what it starts. The other threads keep
@@ -96,7 +98,7 @@ func (s *stage) view() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("cannot take a mount namespace for the command: %w", err)
 	}
-	return attach(s.host, "/proc")
+	return sandbox.Attach(s.host, "/proc")
 }
 
 // device is a detached mount of one of the host's.
@@ -141,7 +143,7 @@ func (s *stage) dev() error {
 			return err
 		}
 		unix.Close(fd)
-		if err := attach(d.tree, "/dev/"+d.name); err != nil {
+		if err := sandbox.Attach(d.tree, "/dev/"+d.name); err != nil {
 			return err
 		}
 	}
@@ -222,7 +224,7 @@ func (s *stage) placeDirectory() error {
 	if err := makeDirs(dir); err != nil {
 		return err
 	}
-	if err := attach(s.tree, dir); err != nil {
+	if err := sandbox.Attach(s.tree, dir); err != nil {
 		return err
 	}
 	for _, name := range s.spec.Locked {
@@ -291,48 +293,12 @@ func clone(fd int, path string, attr uint64) (int, error) {
 	return tree, nil
 }
 
-// attach puts a detached mount at a path and closes it.
-func attach(tree int, path string) error {
-	defer unix.Close(tree)
-	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-		return fmt.Errorf("cannot mount %s: %w", path, err)
-	}
-	return nil
-}
-
-// fresh makes a new file system instance, mounted nowhere yet. Options are names and values; "" is none.
-func fresh(fstype string, attr int, options ...string) (int, error) {
-	ctx, err := unix.Fsopen(fstype, unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return -1, fmt.Errorf("cannot open file system %s: %w", fstype, err)
-	}
-	defer unix.Close(ctx)
-	for i := 0; i+1 < len(options); i += 2 {
-		if options[i+1] == "" {
-			err = unix.FsconfigSetFlag(ctx, options[i])
-		} else {
-			err = unix.FsconfigSetString(ctx, options[i], options[i+1])
-		}
-		if err != nil {
-			return -1, fmt.Errorf("cannot set option %s of %s: %w", options[i], fstype, err)
-		}
-	}
-	if err := unix.FsconfigCreate(ctx); err != nil {
-		return -1, fmt.Errorf("cannot make a %s: %w", fstype, err)
-	}
-	m, err := unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, attr)
-	if err != nil {
-		return -1, fmt.Errorf("cannot mount a %s: %w", fstype, err)
-	}
-	return m, nil
-}
-
 func mountFresh(fstype, path string, attr int, options ...string) error {
-	m, err := fresh(fstype, attr, options...)
+	m, err := sandbox.Fresh(fstype, attr, options...)
 	if err != nil {
 		return fmt.Errorf("cannot mount %s: %w", path, err)
 	}
-	return attach(m, path)
+	return sandbox.Attach(m, path)
 }
 
 // mount is a line of /proc/PID/mountinfo (proc_pid_mountinfo(5)).

@@ -116,7 +116,7 @@ func Parse(line []byte) (m Message, err error) {
 		return m, fmt.Errorf("it sent a line of more than %d bytes", MaxLine)
 	case !utf8.Valid(line):
 		return m, fmt.Errorf("it sent a line that is not UTF-8: %.60q", line)
-	case depth(line) > MaxDepth:
+	case strictjson.Depth(line) > MaxDepth:
 		return m, fmt.Errorf("it sent JSON that is nested more than %d deep", MaxDepth)
 	}
 	if err := strictjson.UnmarshalNewer(line, &m); err != nil {
@@ -158,26 +158,6 @@ func isID(b json.RawMessage) bool {
 	}
 	var n int64
 	return json.Unmarshal(b, &n) == nil && b[0] != 'n'
-}
-
-// depth is how deep the arrays and objects of a text are nested.
-func depth(text []byte) (most int) {
-	now, quoted := 0, false
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '{' || c == '[':
-			now++
-			most = max(most, now)
-		case c == '}' || c == ']':
-			now--
-		}
-	}
-	return most
 }
 
 // Write writes a message as one line.

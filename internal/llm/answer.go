@@ -137,7 +137,7 @@ func parseArguments(text string) (arguments json.RawMessage, wrong string) {
 	arguments = json.RawMessage(text)
 	var raw json.RawMessage
 	switch {
-	case depth(arguments) > MaxDepth:
+	case strictjson.Depth(arguments) > MaxDepth:
 		return nil, fmt.Sprintf("its arguments are nested more than %d deep", MaxDepth)
 	case !utf8.Valid(arguments) || !isObject(arguments):
 		return nil, "its arguments are not one JSON object"
@@ -183,7 +183,7 @@ func (b *builder) end(stop Stop, reason string) error {
 
 // decode reads the JSON of an event.
 func decode(data []byte, v any) error {
-	if depth(data) > MaxDepth {
+	if strictjson.Depth(data) > MaxDepth {
 		return fmt.Errorf("it sent JSON that is nested more than %d deep", MaxDepth)
 	}
 	if err := json.Unmarshal(data, v); err != nil {

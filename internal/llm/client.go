@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/strictjson"
 )
 
 // The defaults of Config.
@@ -358,7 +360,7 @@ func (c *Client) receive(b *builder, in io.Reader) error {
 // structure takes over the text as the JSON that was asked for.
 func (b *builder) structure() error {
 	text := json.RawMessage(strings.TrimSpace(b.text.String()))
-	if depth(text) > MaxDepth || !json.Valid(text) {
+	if strictjson.Depth(text) > MaxDepth || !json.Valid(text) {
 		return broken(errors.New("it is not the JSON that was asked for"))
 	}
 	b.answer.JSON = text

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/fault"
+	"github.com/carrel-dev/carrel/internal/strictjson"
 )
 
 // word is a text that some servers write as a number.
@@ -114,7 +115,7 @@ func parseError(body []byte) *wireError {
 		Message string     `json:"message"`
 		Detail  word       `json:"detail"`
 	}
-	if depth(body) > MaxDepth || json.Unmarshal(body, &v) != nil {
+	if strictjson.Depth(body) > MaxDepth || json.Unmarshal(body, &v) != nil {
 		return &wireError{}
 	}
 	switch {

@@ -5,6 +5,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/carrel-dev/carrel/internal/strictjson"
 )
 
 // SSE is an event of a stream.
@@ -46,7 +48,7 @@ func Encode(c Config, r Request) (string, error) {
 }
 
 // Depth is depth.
-func Depth(text []byte) int { return depth(text) }
+func Depth(text []byte) int { return strictjson.Depth(text) }
 
 // RetryAfter is retryAfter.
 func RetryAfter(h http.Header) time.Duration { return retryAfter(h) }

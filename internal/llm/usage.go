@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/strictjson"
 )
 
 // Usage is what a request has used, in tokens. Each token is counted in one field only.
@@ -144,27 +146,7 @@ func (b *Budget) Used() (tokens, requests int64) {
 	return b.tokens, b.made
 }
 
-// depth is how deep the arrays and objects of a JSON text are nested. For other text the result has no meaning.
-func depth(text []byte) (most int) {
-	now, quoted := 0, false
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '{' || c == '[':
-			now++
-			most = max(most, now)
-		case c == '}' || c == ']':
-			now--
-		}
-	}
-	return most
-}
-
 // isObject reports whether a text is one JSON object.
 func isObject(text json.RawMessage) bool {
-	return bytes.HasPrefix(bytes.TrimLeft(text, " \t\r\n"), []byte("{")) && depth(text) <= MaxDepth && json.Valid(text)
+	return bytes.HasPrefix(bytes.TrimLeft(text, " \t\r\n"), []byte("{")) && strictjson.Depth(text) <= MaxDepth && json.Valid(text)
 }

@@ -79,7 +79,7 @@ func whole(text []byte) string {
 		return "it is empty; " + alone
 	case trimmed[0] != '{':
 		return fmt.Sprintf("it begins with %.20q; %s", trimmed, alone)
-	case depth(text) > MaxDepth:
+	case strictjson.Depth(text) > MaxDepth:
 		return fmt.Sprintf("it is nested more than %d deep; use less", MaxDepth)
 	}
 	// The decoder says where the first value ends, and what comes behind it.
@@ -116,26 +116,6 @@ func invalidAt(text []byte) int {
 		i += n
 	}
 	return len(text)
-}
-
-// depth is how deep the arrays and objects of a text are nested.
-func depth(text []byte) (most int) {
-	now, inside := 0, false
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case inside && c == '\\':
-			i++
-		case c == '"':
-			inside = !inside
-		case inside:
-		case c == '{' || c == '[':
-			now++
-			most = max(most, now)
-		case c == '}' || c == ']':
-			now--
-		}
-	}
-	return most
 }
 
 // halfPair returns where an escape stands that is one half of a surrogate pair without the other, -1 for nowhere. The

@@ -22,7 +22,7 @@ func (s *stage) lend() error {
 	}{{&fds.Home, 2, "0700"}, {&fds.Tmp, 4, "1777"}, {&fds.VarTmp, 8, "1777"}} {
 		var err error
 		if *d.at < 0 {
-			*d.at, err = fresh("tmpfs", harmless, "size", strconv.FormatInt(s.spec.TmpfsBytes/d.part, 10), "mode", d.mode, "uid", work, "gid", work)
+			*d.at, err = Fresh("tmpfs", harmless, "size", strconv.FormatInt(s.spec.TmpfsBytes/d.part, 10), "mode", d.mode, "uid", work, "gid", work)
 		} else {
 			*d.at, err = detach(*d.at, harmless)
 		}

@@ -108,8 +108,8 @@ func restrict(tree int, attr uint64) error {
 	return unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: attr})
 }
 
-// attach puts a detached mount at target and closes it.
-func attach(tree int, target string) error {
+// Attach puts a detached mount at target and closes it.
+func Attach(tree int, target string) error {
 	defer unix.Close(tree)
 	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("cannot mount %s: %w", target, err)
@@ -117,8 +117,8 @@ func attach(tree int, target string) error {
 	return nil
 }
 
-// fresh makes a new file system instance, mounted nowhere yet.
-func fresh(fstype string, attr int, options ...string) (int, error) {
+// Fresh makes a new file system instance, mounted nowhere yet. Options are names and values; "" is none.
+func Fresh(fstype string, attr int, options ...string) (int, error) {
 	ctx, err := unix.Fsopen(fstype, unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return -1, fmt.Errorf("cannot open file system %s: %w", fstype, err)
@@ -149,11 +149,11 @@ func mountFresh(fstype, target string, attr int, options ...string) error {
 	if err := makeDirs(at(target)); err != nil {
 		return err
 	}
-	m, err := fresh(fstype, attr, options...)
+	m, err := Fresh(fstype, attr, options...)
 	if err != nil {
 		return err
 	}
-	return attach(m, at(target))
+	return Attach(m, at(target))
 }
 
 const (
@@ -193,7 +193,7 @@ func (c *copier) bindHost(path string) error {
 	if err != nil {
 		return err
 	}
-	return attach(tree, at(path))
+	return Attach(tree, at(path))
 }
 
 // copyHost copies a file of the host: cheaper than a mount, and nothing is copied that
@@ -212,11 +212,11 @@ func (c *copier) copyHost(path string, mode uint32) error {
 // buildRoot puts the new root together up to what needs the pid and cgroup namespaces.
 func buildRoot(s *Spec) error {
 	part := strconv.FormatInt(s.TmpfsBytes/modes[s.Mode].tmpfsParts, 10)
-	m, err := fresh("tmpfs", harmless, "size", "8m", "mode", "0755", "nr_inodes", "4096")
+	m, err := Fresh("tmpfs", harmless, "size", "8m", "mode", "0755", "nr_inodes", "4096")
 	if err != nil {
 		return err
 	}
-	if err := attach(m, newRoot); err != nil {
+	if err := Attach(m, newRoot); err != nil {
 		return err
 	}
 	var c copier
@@ -267,7 +267,7 @@ func buildRoot(s *Spec) error {
 			return err
 		}
 		// The broker made these nosuid,nodev; the self-check reads that back.
-		if err := attach(m.fd, at(m.target)); err != nil {
+		if err := Attach(m.fd, at(m.target)); err != nil {
 			return err
 		}
 	}
@@ -300,7 +300,7 @@ func buildDev(tmpfsPart string) error {
 		if err != nil {
 			return err
 		}
-		if err := attach(tree, at("dev/"+d.name)); err != nil {
+		if err := Attach(tree, at("dev/"+d.name)); err != nil {
 			return err
 		}
 	}
@@ -362,7 +362,7 @@ func etcFiles(s *Spec) map[string]string {
 // mountProc mounts a fresh /proc for the new pid namespace, then masks and locks it.
 // It must come after buildRoot, whose /dev/null it uses.
 func mountProc() error {
-	m, err := fresh("proc", harmless|unix.MOUNT_ATTR_NOEXEC, "hidepid", "invisible")
+	m, err := Fresh("proc", harmless|unix.MOUNT_ATTR_NOEXEC, "hidepid", "invisible")
 	if err != nil {
 		return fmt.Errorf("%w; the kernel refuses a fresh /proc where the host's own is masked, as in some containers", err)
 	}
@@ -370,7 +370,7 @@ func mountProc() error {
 	if err := unix.Fstatfs(m, &st); err != nil || st.Type != unix.PROC_SUPER_MAGIC {
 		return fmt.Errorf("cannot use the new /proc: it is file system %#x: %w", st.Type, err)
 	}
-	return attach(m, at("proc"))
+	return Attach(m, at("proc"))
 }
 
 func maskProc() error {
@@ -387,7 +387,7 @@ func maskProc() error {
 		if err != nil {
 			return err
 		}
-		if err := attach(tree, p); err != nil {
+		if err := Attach(tree, p); err != nil {
 			return err
 		}
 	}
@@ -395,11 +395,11 @@ func maskProc() error {
 		if !exists(p) {
 			continue
 		}
-		m, err := fresh("tmpfs", readOnly|unix.MOUNT_ATTR_NOEXEC, "size", "4k", "nr_inodes", "1", "mode", "0755")
+		m, err := Fresh("tmpfs", readOnly|unix.MOUNT_ATTR_NOEXEC, "size", "4k", "nr_inodes", "1", "mode", "0755")
 		if err != nil {
 			return err
 		}
-		if err := attach(m, p); err != nil {
+		if err := Attach(m, p); err != nil {
 			return err
 		}
 	}
@@ -411,7 +411,7 @@ func maskProc() error {
 		if err != nil {
 			return err
 		}
-		if err := attach(tree, p); err != nil {
+		if err := Attach(tree, p); err != nil {
 			return err
 		}
 	}

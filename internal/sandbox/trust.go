@@ -65,7 +65,7 @@ func (c *copier) trust(authority string) error {
 		if err != nil {
 			return err
 		}
-		return attach(tree, at(p))
+		return Attach(tree, at(p))
 	}
 	// The host has none of them: its programs find this one by their variables.
 	return makeFile(at(BundleFile), []byte(authority), 0o644)

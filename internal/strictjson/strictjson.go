@@ -163,3 +163,23 @@ func (w walker) space(i int) int {
 	}
 	return i
 }
+
+// Depth is how deep the arrays and objects of a text are nested. The text need not be JSON.
+func Depth(text []byte) (most int) {
+	now, quoted := 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{' || c == '[':
+			now++
+			most = max(most, now)
+		case c == '}' || c == ']':
+			now--
+		}
+	}
+	return most
+}
