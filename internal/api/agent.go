@@ -157,12 +157,13 @@ func (h *hosts) Patch(ctx context.Context, p runtime.HostPatch) (out runtime.Hos
 		return out, err
 	}
 	r := m.GetPatched()
+	if text := r.GetError(); text != "" {
+		err = fmt.Errorf("%s: %w", cutText(text, maxStepError), errdefs.ErrUnavailable)
+	}
 	switch {
-	case r == nil:
+	case r == nil, len(r.GetDigest()) > maxDigest:
 		return out, errWrong()
-	case r.GetError() != "":
-		return out, fmt.Errorf("%s: %w", cutText(r.GetError(), maxStepError), errdefs.ErrUnavailable)
-	case p.Digest != "" && r.GetDigest() != p.Digest, r.GetDigest() == "" || len(r.GetDigest()) > maxDigest:
+	case err == nil && (r.GetDigest() == "" || p.Digest != "" && r.GetDigest() != p.Digest):
 		return out, errWrong()
 	case len(r.GetDiff()) > maxDiff || len(r.GetFiles()) > maxFiles || len(r.GetRisks()) > maxFiles || len(r.GetId()) > maxDigest:
 		return out, fmt.Errorf("cannot use the change: it is of more than %d files, or %d bytes where it is shown: %w", maxFiles, maxDiff,
@@ -173,7 +174,7 @@ func (h *hosts) Patch(ctx context.Context, p runtime.HostPatch) (out runtime.Hos
 			return out, errWrong()
 		}
 	}
-	return runtime.HostPatched{Digest: r.GetDigest(), Diff: r.GetDiff(), Files: r.GetFiles(), Risks: r.GetRisks(), ID: r.GetId()}, nil
+	return runtime.HostPatched{Digest: r.GetDigest(), Diff: r.GetDiff(), Files: r.GetFiles(), Risks: r.GetRisks(), ID: r.GetId()}, err
 }
 
 // Bounds of what a client says of a change to files.

@@ -80,10 +80,10 @@ var later = []struct {
 				Lost: 5, Held: "read_only", Error: "it is odd",
 			}}},
 			&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Patched{Patched: &carrelv1.PatchResult{
-				Number: 2, Digest: "sha256:aa", Diff: "+b", Files: []string{"/f"}, Risks: []string{"odd"}, Id: "u1",
+				Number: 2, Digest: "sha256:aa", Diff: "+b", Files: []string{"/f"}, Risks: []string{"odd"}, Id: "u1", Error: "no",
 			}}},
 		},
-		"out\x00 err\xff 13 read_only it is odd: unavailable 137 9 true sha256:aa +b [/f] [odd] u1 <nil>", nil,
+		"out\x00 err\xff 13 read_only it is odd: unavailable 137 9 true sha256:aa +b [/f] [odd] u1 no: unavailable", nil,
 	},
 	{
 		"PortService.Connect",
