@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/workspace"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -46,21 +47,28 @@ func (a *app) agentWorkspace(ctx context.Context, client *carrel.Client, x *askF
 	return w.GetName(), nil
 }
 
-// onlyModel is the name of the one model that there is.
+// onlyModel is the name of the one model that there is a key for.
 func onlyModel(ctx context.Context, client *carrel.Client) (string, error) {
 	m, err := askOf(ctx, client, models.ListModels, &carrelv1.ListModelsRequest{})
 	if err != nil {
 		return "", err
 	}
-	names := make([]string, 0, len(m.GetModels()))
+	names, missing := []string{}, []string{}
 	for _, x := range m.GetModels() {
+		if x.GetKey() == workspace.KeyMissing {
+			missing = append(missing, strings.TrimSuffix(x.GetName()+" with "+x.GetSecret(), " with "))
+			continue
+		}
 		names = append(names, x.GetName())
 	}
-	switch len(names) {
-	case 0:
+	switch {
+	case len(names) == 0 && len(missing) > 0:
+		return "", fmt.Errorf("cannot ask a model: there is no key for any; store one with \"carrel secret set\" (%s): %w",
+			strings.Join(missing, ", "), errdefs.ErrFailedPrecondition)
+	case len(names) == 0:
 		return "", fmt.Errorf("cannot ask a model: this carrel has none; an administrator names one in egress.yaml, see docs/agent.md: %w",
 			errdefs.ErrFailedPrecondition)
-	case 1:
+	case len(names) == 1:
 		return names[0], nil
 	}
 	return "", fmt.Errorf("cannot choose a model: there are %s; name one with --model: %w", strings.Join(names, ", "),
