@@ -183,6 +183,9 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 			if m.Name() == "Join" {
 				start = `{"workspace":%[1]q,"commandId":%[2]q}`
 			}
+			if m.Name() == "Serve" {
+				start = `{"workspace":%[1]q,"taskId":%[2]q}`
+			}
 			if m.Parent().Name() == "PortService" {
 				start = `{"workspace":%[1]q,"port":80}`
 			}
