@@ -184,7 +184,9 @@ func New(cfg Config) *Flow {
 	f.Tasks = tasks.New(tasks.Config{
 		Gate: f.gate, Lifecycle: f.Lifecycle, Commands: f.Commands, Store: cfg.Store, Allow: f.AllowTask, Redact: cfg.Redact,
 		Patience: cfg.TaskPatience, Log: cfg.Log,
-		Turns: turns.New(turns.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Commands: f.Commands, Redact: cfg.Redact, Log: cfg.Log}),
+		Turns: turns.New(turns.Config{
+			Gate: f.gate, Lifecycle: f.Lifecycle, Commands: f.Commands, Token: cfg.Store.Token, Redact: cfg.Redact, Log: cfg.Log,
+		}),
 	})
 	f.Files = files.New(files.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Program: cfg.Archiver})
 	f.Ports = ports.New(ports.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Idle: cfg.PortIdle, Linger: cfg.PortLinger})

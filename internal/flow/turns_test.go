@@ -388,6 +388,57 @@ func TestPlanOfAToken(t *testing.T) {
 	}
 }
 
+// The rights of a turn end with those of the token that asked for it.
+func TestPlanOfARevokedToken(t *testing.T) {
+	first, revoked := make(chan struct{}), make(chan struct{})
+	h := taskHouse(t, func(a *agentDouble) int {
+		acpBegins(a, "s1")
+		p, _ := json.Marshal(planText(onTarget("workspace demo", "true")))
+		for i := range 2 {
+			if _, err := a.ask(20+i, "_carrel/propose", fmt.Sprintf(`{"sessionId":"s1","plan":%s}`, p)); err != nil {
+				return 1
+			}
+			if i == 0 {
+				close(first)
+				<-revoked
+			}
+		}
+		a.say(`{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn"}}`)
+		return drained(a)
+	})
+	token, _ := h.issue(alice, principal.Wanted{Roles: principal.Operator})
+	task, err := h.RunTask(t.Context(), token, "demo", run("agent"), workspace.TaskSpec{Protocol: "agent", Prompt: "do it"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-first
+	at := len(h.records())
+	if _, err := h.RevokeToken(t.Context(), alice, token.Grant.ID); err != nil {
+		t.Fatal(err)
+	}
+	close(revoked)
+	if _, end := h.follows(task, 0); end.State != workspace.TaskFailed || !strings.Contains(end.Reason, "is revoked") {
+		t.Errorf("%+v", end)
+	}
+	for _, r := range h.records()[at:] {
+		if strings.Contains(string(r.Action), `"/bin/sh"`) {
+			t.Errorf("recorded %s", r.Action)
+		}
+	}
+}
+
+// An agent that was blocked is not listened to any more in its turn.
+func TestPlanAfterABlock(t *testing.T) {
+	h, told := proposing(t, judged, "no", "no", "no", planText(onTarget("host", "id")))
+	d := &hostsDouble{local: true}
+	h.turn(d)
+	for i, want := range []string{"invalid", "invalid", "blocked", "blocked"} {
+		if r := next(t, told); r.Outcome != want || len(d.all()) > 0 {
+			t.Errorf("%d: %+v, ran %q", i, r, d.all())
+		}
+	}
+}
+
 var errGone = errors.New("the client has gone")
 
 // A client that goes while a step runs leaves it with an unknown end, and nothing is run again.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/carrel-dev/carrel/internal/patch"
 	"github.com/carrel-dev/carrel/internal/runtime"
@@ -23,7 +24,11 @@ type Patches struct {
 // OpenPatches finishes or undoes what an earlier process left half done, and returns what changes files below the roots, of
 // which relative paths are relative to the first. dir is a directory of the caller's alone; it is made if there is none.
 func OpenPatches(ctx context.Context, dir string, roots ...string) (*Patches, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("cannot make the directory for changes to files: %w", err)
 	}
 	if _, err := patch.Recover(ctx, dir); err != nil {
@@ -46,6 +51,11 @@ func (p *Patches) Do(ctx context.Context, x runtime.HostPatch) (out runtime.Host
 	ready, err := patch.Read(ctx, roots, parsed)
 	if err != nil {
 		return out, err
+	}
+	for _, f := range ready.Files() { // what undoes changes is not changed by one
+		if p.keeps(f.Place) || p.keeps(f.ToPlace) {
+			return out, fmt.Errorf("cannot change %s: it is where changes to files are kept", f.Path)
+		}
 	}
 	out.Digest = ready.Digest()
 	if x.Digest == "" {
@@ -74,6 +84,12 @@ func (p *Patches) Do(ctx context.Context, x runtime.HostPatch) (out runtime.Host
 		}
 	}
 	return out, err
+}
+
+// keeps reports whether a place is in the directory of journals and backups.
+func (p *Patches) keeps(place string) bool {
+	rel, err := filepath.Rel(p.dir, place)
+	return place != "" && err == nil && filepath.IsLocal(rel)
 }
 
 // Undo undoes a change. The id that it returns undoes the undoing.

@@ -92,6 +92,7 @@ func (c *conversation) hosts() runtime.Hosts {
 		case <-c.about:
 		case <-c.quiet:
 		case <-t.C:
+			c.aboutOnce.Do(func() { close(c.about) }) // it is waited for once
 		}
 	}
 	c.mu.Lock()

@@ -82,6 +82,10 @@ func (t *Turns) together(ctx context.Context, turn *Turn, steps []step, at int) 
 // run runs one step. It passes the gate by itself, as it was judged before.
 func (t *Turns) run(ctx context.Context, turn *Turn, s *step) StepResult {
 	out := StepResult{Part: s.shown.Part, Target: s.shown.Target, Command: s.shown.Command}
+	if err := t.valid(turn.By); err != nil {
+		out.Error = err.Error()
+		return out
+	}
 	if s.patch != nil {
 		return t.apply(ctx, turn, s, out)
 	}

@@ -52,8 +52,10 @@ type Config struct {
 	Gate      *gate.Gate
 	Lifecycle *lifecycle.Lifecycle
 	Commands  *commands.Commands
-	Redact    *redact.Redactor
-	Log       *slog.Logger
+	// Token returns what is known of a token, good or ended.
+	Token  func(id string) (principal.Issued, bool)
+	Redact *redact.Redactor
+	Log    *slog.Logger
 }
 
 // Turns carry out plans. Its methods may be called from any goroutine.
@@ -81,6 +83,7 @@ type Turn struct {
 	Note func(kind string, body any) error
 
 	plans, repairs int
+	blocked        bool
 }
 
 // Outcomes of a proposal.
@@ -124,8 +127,15 @@ func (r StepResult) failed() bool { return r.Code == nil || *r.Code != 0 }
 
 // Propose carries out what an agent proposes, and returns what it is told. The error is one that ends the turn.
 func (t *Turns) Propose(ctx context.Context, turn *Turn, text []byte) (Reply, error) {
-	if turn.plans+turn.repairs >= MaxPlans+maxRepairs {
+	switch {
+	case turn.blocked:
+		return Reply{Outcome: Blocked, Why: "nothing more is taken in this turn"}, nil
+	case turn.plans >= MaxPlans:
+		turn.blocked = true
 		return Reply{Outcome: Blocked, Why: fmt.Sprintf("a turn has at most %d plans; answer with what you know", MaxPlans)}, nil
+	}
+	if err := t.valid(turn.By); err != nil {
+		return Reply{}, err
 	}
 	reply, err := t.propose(ctx, turn, text)
 	if err != nil {
@@ -133,6 +143,7 @@ func (t *Turns) Propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 	}
 	if reply.Outcome == Invalid {
 		if turn.repairs++; turn.repairs > maxRepairs {
+			turn.blocked = true
 			reply = Reply{Outcome: Blocked, Why: "this was the third answer that is no plan: " + reply.Why}
 		}
 	}
@@ -140,6 +151,22 @@ func (t *Turns) Propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 		err = turn.Note("refusal", map[string]string{"outcome": reply.Outcome, "why": reply.Why})
 	}
 	return reply, err
+}
+
+// valid says why who asked may do nothing any more: the rights of a turn end with those of its token.
+func (t *Turns) valid(by principal.Principal) error {
+	if by.Kind != principal.Token {
+		return nil
+	}
+	why := "gone"
+	if i, ok := t.cfg.Token(by.Grant.ID); ok {
+		i.MaxUses = 0 // the turn is one use
+		why = i.Ended(time.Now())
+	}
+	if why == "" {
+		return nil
+	}
+	return fmt.Errorf("cannot go on: %s, which asked for it, is %s: %w", by, why, errdefs.ErrPermissionDenied)
 }
 
 func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, error) {
