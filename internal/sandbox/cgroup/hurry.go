@@ -21,20 +21,22 @@ func (h *hierarchy) weight() (file, usual, most string) {
 
 // Hurry has the scheduler prefer a workspace, and what else its owner runs, until done is called, which is to be soon. It
 // is for the moment in which an executor is born in its groups: the broker starts one program at a time, and everybody
-// would wait for the share that the busy workspaces of that owner leave. Where it cannot be done the birth takes longer.
-func (in *Instance) Hurry(name id.Workspace, l workspace.Limits) (done func()) {
+// would wait for the share that the busy workspaces of that owner leave. Where it cannot be done the birth takes longer. The
+// error of done is that the owner's group keeps the weight, until the next birth there or the next start of the broker.
+func (in *Instance) Hurry(name id.Workspace, l workspace.Limits) (done func() error) {
+	nothing := func() error { return nil }
 	h := in.weighing()
 	if h == nil {
-		return func() {}
+		return nothing
 	}
 	parent, err := h.parent(string(name))
 	if err != nil {
-		return func() {}
+		return nothing
 	}
 	own, err := parent.open(string(name))
 	if err != nil {
 		parent.close()
-		return func() {}
+		return nothing
 	}
 	file, usual, most := h.weight()
 	in.hurrying.Lock()
@@ -45,18 +47,22 @@ func (in *Instance) Hurry(name id.Workspace, l workspace.Limits) (done func()) {
 		_ = parent.write(file, most)
 	}
 	_ = own.write(file, most)
-	return func() {
+	return func() (err error) {
 		in.hurrying.Lock()
 		defer in.hurrying.Unlock()
 		_ = h.apply(own, "", l) // it is read back before the start is over
 		if at := parent.inode(); shared {
 			if in.hurried[at]--; in.hurried[at] == 0 {
 				delete(in.hurried, at)
-				_ = parent.write(file, usual)
+				err = parent.write(file, usual)
 			}
 		}
 		own.close()
 		parent.close()
+		if isNotExist(err) { // the owner's last workspace has gone meanwhile
+			err = nil
+		}
+		return err
 	}
 }
 

@@ -34,9 +34,13 @@ func TestHurry(t *testing.T) {
 	one := in.Hurry(name, limits)
 	seen("in a hurry", "most", "most")
 	two := in.Hurry(second, limits)
-	one()
+	if err := one(); err != nil {
+		t.Error(err)
+	}
 	seen("while another is in a hurry", before, "most")
-	two()
+	if err := two(); err != nil {
+		t.Error(err)
+	}
 	seen("after it", before, "usual")
 
 	in.Hurry(name, limits) // and its broker is killed
@@ -45,6 +49,8 @@ func TestHurry(t *testing.T) {
 		t.Fatal(err)
 	}
 	again.Close()
-	seen("after a start of the broker", "most", "usual") // the birth itself is undone with its groups
-	in.Hurry(id.Workspace("ws-00000009"), limits)()      // which is not there
+	seen("after a start of the broker", "most", "usual")                    // the birth itself is undone with its groups
+	if err := in.Hurry(id.Workspace("ws-00000009"), limits)(); err != nil { // which is not there
+		t.Error(err)
+	}
 }

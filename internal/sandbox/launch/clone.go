@@ -19,7 +19,12 @@ import (
 // grace period of the kernel, where moving the child would cost one of some 10 ms.
 func clone(c *Config, in *inheritance) (pid, pidfd int, err error) {
 	if c.Hurry != nil {
-		defer c.Hurry()()
+		done := c.Hurry()
+		defer func() {
+			if err := done(); err != nil && c.Log != nil {
+				fmt.Fprintf(c.Log, "cannot set the weight of the owner's group back, which stays preferred until their next start: %v\n", err)
+			}
+		}()
 	}
 	err = thread.Throwaway(func() error {
 		for _, f := range c.V1Sup {

@@ -28,7 +28,7 @@ func (c *Config) JoinGroups(ctx context.Context, in *cgroup.Instance) (*cgroup.F
 	}
 	c.Spec.Cgroup = sandbox.Cgroup{V1: made.V1, V2Controllers: made.V2Controllers}
 	c.V1Sup, c.V1Cmd, c.Born, c.Cmd, c.SupProcs, c.Give = made.V1Sup, made.V1Cmd, made.Born, made.Cmd, made.SupProcs, made.Give
-	c.Hurry = func() (done func()) { return in.Hurry(name, limits) }
+	c.Hurry = func() (done func() error) { return in.Hurry(name, limits) }
 	c.Moved = func() error { return in.EnableSubtree(name, limits) }
 	more := c.Outside
 	c.Outside = func(pid int) []sandbox.Finding {

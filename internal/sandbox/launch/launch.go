@@ -58,8 +58,9 @@ type Config struct {
 	Give []*os.File
 	// NoGroup says why there are no groups, without root.
 	NoGroup string
-	// Hurry has the scheduler prefer the groups until done is called, for the birth in them. Optional.
-	Hurry func() (done func())
+	// Hurry has the scheduler prefer the groups until done is called, for the birth in them. The error of done is that
+	// they stay preferred. Optional.
+	Hurry func() (done func() error)
 	// Moved is called when the executor has left Born; it puts the limits in force.
 	// Required with SupProcs.
 	Moved func() error
