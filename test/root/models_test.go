@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -338,5 +339,53 @@ func TestModelsOfUsers(t *testing.T) {
 	do("cannot find workspace", "model", "usage", "nowhere")
 	if r := m.try(who, "", "model", "usage", roots.Key); r.code == 0 {
 		t.Errorf("a user sees the use of another's workspace: %+v", r)
+	}
+}
+
+// A model server on this machine is asked without TLS, at an address of the loopback and where a rule of the host allows it.
+func TestModelOnThisMachine(t *testing.T) {
+	needRoot(t)
+	keys := make(chan string, 1)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		keys <- r.URL.Path + " " + r.Header.Get("Authorization")
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"said":"hello","usage":{"prompt_tokens":7,"completion_tokens":3}}`)
+	}), ReadHeaderTimeout: patience}
+	go server.Serve(l)
+	t.Cleanup(func() { _ = server.Close() })
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	const file = "models:\n  here: {api: openai, url: \"http://127.0.0.1:%[1]s/v1\", key: HERE_KEY}\n"
+	path := ""
+	h := newHostWith(t, func(dir string) string {
+		path = filepath.Join(dir, "egress.yaml")
+		if err := os.WriteFile(path, fmt.Appendf(nil, file, port), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprintf("socket_mode: \"0666\"\negress:\n  file: %s\n", path)
+	})
+	if err := h.up(); err != nil {
+		t.Fatal(err)
+	}
+	if r := h.try(nil, "planted-here\n", "secret", "set", "HERE_KEY", "--host", "127.0.0.1:"+port); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	d := h.desk(t, "--model", "here")
+	const asks = `curl -sS -m 30 $OPENAI_BASE_URL/chat/completions -d '{"model":"m1"}'`
+	if r := d.try("/bin/bash", "-c", asks); !strings.Contains(r.out, "loopback address") {
+		t.Errorf("it was asked without a rule: %+v", r)
+	}
+	if err := os.WriteFile(path, fmt.Appendf(nil, file+"allow: [\"127.0.0.1:%[1]s\"]\n", port), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	h.carrel(t, "policy", "reload")
+	if r := d.try("/bin/bash", "-c", asks); r.code != 0 || !strings.Contains(r.out, "hello") {
+		t.Fatalf("%+v", r)
+	}
+	if got := <-keys; got != "/v1/chat/completions Bearer planted-here" {
+		t.Errorf("the server got %q", got)
 	}
 }

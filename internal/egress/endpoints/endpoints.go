@@ -57,7 +57,8 @@ func Sets(all []egressconf.Model, name string) bool {
 // Check refuses a model whose URL cannot be used. The error says why, without the model.
 func Check(m egressconf.Model) error {
 	if _, err := model.ParseUpstream(m.URL); err != nil {
-		return fmt.Errorf("its URL is not https://HOST[:PORT][/PATH]; correct it in egress.yaml: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("its URL is not https://HOST[:PORT][/PATH], nor http:// with an address of the loopback; correct it in "+
+			"egress.yaml: %w", errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
@@ -74,11 +75,7 @@ func Target(m egressconf.Model) (netrule.Target, error) {
 	if err != nil {
 		return netrule.Target{}, err
 	}
-	authority := u.Host
-	if u.Port() == "" {
-		authority += ":443"
-	}
-	return netrule.ParseTarget(authority)
+	return netrule.ParseTarget(model.Authority(u))
 }
 
 // Header is the header that has the key.

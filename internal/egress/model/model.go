@@ -30,6 +30,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -135,15 +136,32 @@ func New(c Config) (*Handler, error) {
 	return &Handler{cfg: c, base: base, mask: intercept.NewMask(key, strings.Repeat("*", len(key)))}, nil
 }
 
-// ParseUpstream reads a Config.Upstream: an https URL without login, query and fragment. The error is of kind invalid
-// argument.
+// ParseUpstream reads a Config.Upstream: an https URL without login, query and fragment, or an http one whose host is an
+// address of this machine's loopback, where nobody listens in between. The error is of kind invalid argument.
 func ParseUpstream(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "https" || u.Host == "" || u.Opaque != "" || u.User != nil || u.RawQuery != "" || u.ForceQuery ||
-		u.Fragment != "" || u.RawPath != "" || strings.Contains(u.Path, "..") || strings.ContainsAny(text, " \t\r\n\\") {
-		return nil, fmt.Errorf("cannot use %.100q as the URL of a model: write https://HOST[:PORT][/PATH], without login or query: %w",
-			text, errdefs.ErrInvalidArgument)
+	if err != nil || u.Scheme != "https" && !IsPlain(u) || u.Host == "" || u.Opaque != "" || u.User != nil || u.RawQuery != "" ||
+		u.ForceQuery || u.Fragment != "" || u.RawPath != "" || strings.Contains(u.Path, "..") || strings.ContainsAny(text, " \t\r\n\\") {
+		return nil, fmt.Errorf("cannot use %.100q as the URL of a model: write https://HOST[:PORT][/PATH], without login or query, or "+
+			"http:// with an address of the loopback such as 127.0.0.1: %w", text, errdefs.ErrInvalidArgument)
 	}
 	u.Path = strings.TrimRight(u.Path, "/")
 	return u, nil
+}
+
+// IsPlain reports whether an upstream is asked without TLS: http at an address of the loopback.
+func IsPlain(u *url.URL) bool {
+	a, err := netip.ParseAddr(u.Hostname())
+	return u.Scheme == "http" && err == nil && a.Zone() == "" && a.IsLoopback()
+}
+
+// Authority is HOST:PORT of an upstream.
+func Authority(u *url.URL) string {
+	switch {
+	case u.Port() != "":
+		return u.Host
+	case IsPlain(u):
+		return u.Host + ":80"
+	}
+	return u.Host + ":443"
 }

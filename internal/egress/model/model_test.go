@@ -319,9 +319,20 @@ func TestConfig(t *testing.T) {
 		"", "example.com", "http://example.com", "https://", "https:///v1", "https://a:b@example.com", "https://example.com?x",
 		"https://example.com#x",
 		"https://example.com/a/../b", "https://example.com/%2e%2e/", "https://example.com/a b", "file:///etc", "https:example.com",
+		"http://10.0.0.1/v1", "http://localhost:11434/v1", "http://[::1%25lo]/v1", "http://a:b@127.0.0.1/v1", "http://127.0.0.1?x",
+		"http://127.0.0.1.example.com/v1", "http://0x7f.1/v1", "http://2130706433/v1", "http://127.1/v1",
 	} {
 		if _, err := model.ParseUpstream(u); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%q: %v", u, err)
+		}
+	}
+	for text, authority := range map[string]string{
+		"https://example.com/v1": "example.com:443", "https://example.com:8443": "example.com:8443",
+		"http://127.0.0.1:11434/v1": "127.0.0.1:11434", "http://127.0.0.1": "127.0.0.1:80", "http://[::1]:8000/v1": "[::1]:8000",
+	} {
+		u, err := model.ParseUpstream(text)
+		if err != nil || model.Authority(u) != authority || model.IsPlain(u) != strings.HasPrefix(text, "http:") {
+			t.Errorf("%s: %v, %v", text, u, err)
 		}
 	}
 	b, _ := json.Marshal(fine.Key)

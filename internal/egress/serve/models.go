@@ -101,7 +101,12 @@ func (m *models) serve(one egressapi.Model) (*served, error) {
 		return nil, err
 	}
 	x := &served{Model: one}
-	x.transport = model.NewTransport(t.Host.String(), m.p.roots, func(ctx context.Context) (net.Conn, error) { return m.dial(ctx, t, rule) })
+	dial := func(ctx context.Context) (net.Conn, error) { return m.dial(ctx, t, rule) }
+	if u, err := model.ParseUpstream(one.Upstream); err == nil && model.IsPlain(u) {
+		x.transport = model.NewPlainTransport(dial)
+	} else {
+		x.transport = model.NewTransport(t.Host.String(), m.p.roots, dial)
+	}
 	x.handler, err = model.New(model.Config{
 		API: model.API(one.API), Upstream: one.Upstream, Key: one.Key.Value, KeepStreams: one.KeepStreams, Transport: x.transport, Room: m.room,
 		Reserve: func(ctx context.Context, r model.Request) (func(model.Usage), error) {
@@ -117,11 +122,7 @@ func upstreamOf(text string) (t netrule.Target, rule netrule.Rule, err error) {
 	if err != nil {
 		return t, rule, err
 	}
-	authority := u.Host
-	if u.Port() == "" {
-		authority += ":443"
-	}
-	if t, err = netrule.ParseTarget(authority); err != nil {
+	if t, err = netrule.ParseTarget(model.Authority(u)); err != nil {
 		return t, rule, err
 	}
 	rule, err = netrule.ParseRule(netrule.Approved, t.String())
