@@ -130,7 +130,7 @@ var attacks = []struct {
 	{"hard link to where it may write", anybody, func(s *scene) error { return os.Link(s.Home+"/victim/file", s.Project+"/hard") }},
 	{"mknod", anybody, func(s *scene) error { return unix.Mkfifo(s.Home+"/victim/fifo", 0o600) }},
 	{"through a symbolic link", anybody, func(s *scene) error {
-		dir, err := os.MkdirTemp("/tmp", "x")
+		dir, err := os.MkdirTemp("", "x")
 		if err != nil && s.Plain { // of the host, where not everybody may
 			dir, err = os.MkdirTemp(s.Project, "x")
 		}
@@ -283,7 +283,7 @@ var attacks = []struct {
 	{"sysctl", root, func(*scene) error { return openClose("/proc/sys/kernel/hostname", os.O_WRONLY) }},
 	{"kernel log", root, func(*scene) error { return openClose("/dev/kmsg", os.O_WRONLY) }},
 	{"a device made", root, func(s *scene) error {
-		path := "/tmp/.carrel-null-" + strconv.Itoa(os.Getpid())
+		path := os.TempDir() + "/.carrel-null-" + strconv.Itoa(os.Getpid())
 		defer os.Remove(path)
 		return unix.Mknod(path, unix.S_IFCHR|0o600, 1<<8|3)
 	}},

@@ -126,6 +126,10 @@ func prepare(c Command) (p *plan, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if own := privateIn(p.row); p.row.host && len(own) > 0 {
+		env = slices.DeleteFunc(env, func(v string) bool { return strings.HasPrefix(v, "TMPDIR=") })
+		env = append(env, "TMPDIR="+own[0])
+	}
 	p.spec = spec{
 		Profile: p.row.name, Argv: c.Argv, Env: env, GraceMS: p.Grace.Milliseconds(), Caller: os.Getpid(), Root: os.Geteuid() == 0,
 	}

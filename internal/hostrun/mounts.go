@@ -23,8 +23,13 @@ const (
 // tmpSize bounds each private directory, which is in memory.
 const tmpSize = "256m"
 
-// privateDirs are the command's own, empty and writable. Those that the host lacks are left out.
-var privateDirs = []string{"/tmp", "/var/tmp", "/dev/shm"}
+// private are the command's own directories, empty and writable. Who looks at the host sees its temporary files.
+func (r *row) private() []string {
+	if r.host {
+		return []string{"/dev/shm"}
+	}
+	return []string{"/tmp", "/var/tmp", "/dev/shm"}
+}
 
 func (s *stage) propagation() error {
 	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
@@ -187,7 +192,7 @@ func cloneDevice(path string, major, minor uint32) (int, error) {
 
 // private covers the directories that the command gets for itself.
 func (s *stage) private() error {
-	for _, d := range privateIn() {
+	for _, d := range privateIn(s.row) {
 		if err := mountFresh("tmpfs", d, harmless, "size", tmpSize, "nr_inodes", "65536", "mode", "1777"); err != nil {
 			return err
 		}
@@ -195,9 +200,9 @@ func (s *stage) private() error {
 	return nil
 }
 
-// privateIn are the private directories by their paths without links, each once.
-func privateIn() (dirs []string) {
-	for _, d := range privateDirs {
+// privateIn are the private directories by their paths without links, each once. Those that the host lacks are left out.
+func privateIn(r *row) (dirs []string) {
+	for _, d := range r.private() {
 		real, err := filepath.EvalSymlinks(d)
 		if err != nil || real == "/" {
 			continue
@@ -217,7 +222,7 @@ func privateIn() (dirs []string) {
 // One that is or holds a private directory stays as it is by now.
 func (s *stage) placeDirectory() error {
 	dir := s.spec.Dir
-	if !s.row.writes && !slices.ContainsFunc(privateIn(), func(d string) bool { return dir != d && within(dir, d) }) {
+	if !s.row.writes && !slices.ContainsFunc(privateIn(s.row), func(d string) bool { return dir != d && within(dir, d) }) {
 		unix.Close(s.tree)
 		return nil
 	}

@@ -67,7 +67,7 @@ func field(status, name string) string {
 // judgeMounts reports whether no mount may be written but those that are the command's own, and each name that is to
 // be locked is a mount that may not.
 func judgeMounts(mounts []mount, sp *spec, r *row) (ok bool, says string) {
-	own := append(privateIn(), "/dev/pts")
+	own := append(privateIn(r), "/dev/pts")
 	if r.writes {
 		own = append(own, sp.Dir)
 	}

@@ -39,7 +39,10 @@ type row struct {
 var rows = []row{
 	{name: None, says: "nothing holds the command; it has no terminal, and what it starts ends with it"},
 	{name: ReadOnly, held: true, says: "it reads what the user may read and changes nothing of this machine but private /tmp and /var/tmp"},
-	{name: SystemInspect, held: true, host: true, says: "as read_only, and it sees the processes and devices of the host"},
+	{
+		name: SystemInspect, held: true, host: true,
+		says: "as read_only, and it sees the processes, devices and temporary files of the host; $TMPDIR is its own",
+	},
 	{
 		name: WorkspaceWrite, held: true, writes: true,
 		says: "as read_only, and it may change its directory, but not what tells programs of the user to run something there",

@@ -238,7 +238,8 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 		try("sockets", "filter", "io_uring_setup", byFilter, unix.SYS_IO_URING_SETUP, 1, words(make([]uint64, 15)...)),
 
 		// devices
-		try("devices", "kernel", "mknod of a device", []unix.Errno{unix.EPERM, unix.EACCES}, unix.SYS_MKNODAT, atFDCWD, str("/tmp/.carrel-check"),
+		try("devices", "kernel", "mknod of a device", []unix.Errno{unix.EPERM, unix.EACCES}, unix.SYS_MKNODAT, atFDCWD,
+			str(s.temporary()+"/.carrel-check"),
 			unix.S_IFCHR|0o666, 1<<8|3),
 	}
 	if s.spec.Caller > ownNumbers { // else the number may be another's here
@@ -271,7 +272,7 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 	} {
 		list = append(list, try("kernel", "filter", c.name, byFilter, c.nr)) // the filter answers before any argument counts
 	}
-	if !s.row.writes && !slices.Contains(privateIn(), dir) {
+	if !s.row.writes && !slices.Contains(privateIn(s.row), dir) {
 		list = append(list, xattr(dir))
 		if !within(dir, "/proc") { // where nobody makes a directory
 			list = append(list, mkdir(dir))

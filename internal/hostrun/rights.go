@@ -41,7 +41,7 @@ func (s *stage) landlock() error {
 	if files >= ioctlABI {
 		pts = pts.WithIoctlDev()
 	}
-	dirs := privateIn()
+	dirs := privateIn(s.row)
 	if s.row.writes {
 		dirs = append(dirs, s.spec.Dir)
 	}

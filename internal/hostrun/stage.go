@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -227,7 +228,15 @@ func (s *stage) hidden() string {
 	if !s.row.held {
 		return ""
 	}
-	return ", and not below /tmp or /var/tmp, which are private here"
+	return ", and not below a directory that is private here: " + strings.Join(privateIn(s.row), ", ")
+}
+
+// temporary is a directory in which the command may write.
+func (s *stage) temporary() string {
+	if dirs := privateIn(s.row); len(dirs) > 0 {
+		return dirs[0]
+	}
+	return "/tmp"
 }
 
 // killTime is how long processes that got SIGKILL are waited for.

@@ -182,6 +182,16 @@ func TestInspect(t *testing.T) {
 		if r.Code != 0 || !strings.Contains(r.Stdout.Text(), "logs") || strings.HasPrefix(r.Stdout.Text(), "0") {
 			t.Errorf("code %d: %s%s", r.Code, r.Stdout.Text(), r.Stderr.Text())
 		}
+		seen, err := os.CreateTemp("/tmp", "carrel-hostrun-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen.Close()
+		t.Cleanup(func() { os.Remove(seen.Name()) })
+		r = u.sh(t, hostrun.SystemInspect, "test -e "+seen.Name()+" && ! touch /tmp/x && ! touch /var/tmp/x && touch $TMPDIR/x && ls $TMPDIR")
+		if r.Code != 0 || r.Stdout.Text() != "x\n" {
+			t.Errorf("code %d: %s%s", r.Code, r.Stdout.Text(), r.Stderr.Text())
+		}
 		secret := u.home + "/secret"
 		if err := os.WriteFile(secret, []byte("for root"), 0o600); err != nil {
 			t.Fatal(err)
@@ -209,6 +219,9 @@ func TestDirectoryInTmp(t *testing.T) {
 		script := "pwd; ls -A ..; touch x 2>/dev/null && echo made"
 		a := u.run(t, hostrun.Command{Argv: []string{"sh", "-c", script}, Profile: p, Dir: dir + "/in"})
 		want := dir + "/in\nin\n"
+		if p == hostrun.SystemInspect { // which sees the host's temporary files
+			want = dir + "/in\nbeside\nin\n"
+		}
 		if p == hostrun.WorkspaceWrite {
 			want += "made\n"
 		}
