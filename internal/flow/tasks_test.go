@@ -30,7 +30,9 @@ func hastyHouse(t *testing.T, leave time.Duration, agent func(*agentDouble) int)
 	t.Helper()
 	h := newHouse(t)
 	h.crash()
-	h.tasks = tasks.Patience{Handshake: time.Minute, Read: time.Minute, Stop: 100 * time.Millisecond, Leave: leave}
+	h.tasks = tasks.Patience{
+		Handshake: time.Minute, Read: time.Minute, Stop: 100 * time.Millisecond, Leave: leave, Serve: time.Minute,
+	}
 	h.rt.agent = agent
 	h.start()
 	h.create(alice, "demo")

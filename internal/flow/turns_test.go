@@ -185,6 +185,9 @@ func TestPlanRunsWhereItSays(t *testing.T) {
 		t.Errorf("told %+v", r)
 	}
 	ran := d.all()
+	if len(ran) != 5 {
+		t.Fatalf("ran %q", ran)
+	}
 	slices.Sort(ran[1:3]) // at once
 	if want := []string{
 		"remote web-1: uptime", "remote web-2: uptime", "remote web-3: uptime", "host: id -u", "remote web-2: uname",
