@@ -65,7 +65,7 @@ func (s *stage) takeDirectory() (err error) {
 	if st.Dev != s.spec.Device || st.Ino != s.spec.Inode {
 		return fmt.Errorf("cannot use %s: another directory has taken its place", s.spec.Dir)
 	}
-	if s.tree, err = clone(fd, "", unchanged); err != nil {
+	if s.tree, err = sandbox.Clone(fd, "", unchanged); err != nil {
 		return err
 	}
 	if !s.row.writes {
@@ -83,7 +83,7 @@ func (s *stage) readOnly() error {
 // proc shows the processes of the command alone.
 func (s *stage) proc() (err error) {
 	if s.row.host {
-		if s.host, err = clone(unix.AT_FDCWD, "/proc", unchanged); err != nil {
+		if s.host, err = sandbox.Clone(unix.AT_FDCWD, "/proc", unchanged); err != nil {
 			return err
 		}
 	}
@@ -187,7 +187,7 @@ func cloneDevice(path string, major, minor uint32) (int, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFCHR || unix.Major(st.Rdev) != major || unix.Minor(st.Rdev) != minor {
 		return -1, fmt.Errorf("cannot use %s: it is not character device %d:%d", path, major, minor)
 	}
-	return clone(fd, "", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
+	return sandbox.Clone(fd, "", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
 }
 
 // private covers the directories that the command gets for itself.
@@ -233,7 +233,7 @@ func (s *stage) placeDirectory() error {
 		return err
 	}
 	for _, name := range s.spec.Locked {
-		if err := lock(dir, name); err != nil {
+		if err := sandbox.Lock(unix.AT_FDCWD, dir+"/"+name, "/dev/null"); err != nil {
 			return fmt.Errorf("cannot make %s in %s read-only: %w", name, dir, err)
 		}
 	}
@@ -252,50 +252,6 @@ func makeDirs(dir string) error {
 		return &os.PathError{Op: "mkdir", Path: dir, Err: err}
 	}
 	return nil
-}
-
-// lock lays a read-only mount of an entry over itself. A mountpoint can be neither renamed nor removed from inside, so
-// the name stays what it is. An entry that is neither a directory nor a file is covered by an empty file.
-func lock(dir, name string) error {
-	fd, err := unix.Open(dir+"/"+name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
-	}
-	var tree int
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFDIR, unix.S_IFREG:
-		tree, err = clone(fd, "", readOnly)
-	default:
-		tree, err = clone(unix.AT_FDCWD, "/dev/null", readOnly)
-	}
-	if err != nil {
-		return err
-	}
-	defer unix.Close(tree)
-	return unix.MoveMount(tree, "", fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
-}
-
-// clone makes a detached copy of the mount tree at path (or of fd itself if path is empty) with attributes on every
-// mount of it.
-func clone(fd int, path string, attr uint64) (int, error) {
-	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_RECURSIVE)
-	if path == "" {
-		flags |= unix.AT_EMPTY_PATH
-	}
-	tree, err := unix.OpenTree(fd, path, flags)
-	if err != nil {
-		return -1, fmt.Errorf("cannot copy a mount: %w; Linux 5.12 or newer is needed", err)
-	}
-	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: attr}); err != nil {
-		unix.Close(tree)
-		return -1, fmt.Errorf("cannot restrict a mount: %w", err)
-	}
-	return tree, nil
 }
 
 func mountFresh(fstype, path string, attr int, options ...string) error {

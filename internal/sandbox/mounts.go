@@ -85,9 +85,9 @@ const canary = "/run/.landlock"
 // at returns the path of name in the root being built.
 func at(name string) string { return filepath.Join(newRoot, name) }
 
-// clone makes a detached copy of the mount tree at path (or of fd itself if path
+// Clone makes a detached copy of the mount tree at path (or of fd itself if path
 // is empty) with attr set on every mount of it.
-func clone(fd int, path string, attr uint64) (int, error) {
+func Clone(fd int, path string, attr uint64) (int, error) {
 	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_RECURSIVE)
 	if path == "" {
 		flags |= unix.AT_EMPTY_PATH
@@ -189,7 +189,7 @@ func (c *copier) bindHost(path string) error {
 	if err := makeDirs(at(path)); err != nil {
 		return err
 	}
-	tree, err := clone(unix.AT_FDCWD, path, readOnly)
+	tree, err := Clone(unix.AT_FDCWD, path, readOnly)
 	if err != nil {
 		return err
 	}
@@ -296,7 +296,7 @@ func buildDev(tmpfsPart string) error {
 		if err := makeFile(at("dev/"+d.name), nil, 0o666); err != nil {
 			return err
 		}
-		tree, err := clone(fd, "", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
+		tree, err := Clone(fd, "", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
 		if err != nil {
 			return err
 		}
@@ -383,7 +383,7 @@ func maskProc() error {
 		if !exists(p) {
 			continue
 		}
-		tree, err := clone(null, "", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
+		tree, err := Clone(null, "", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
 		if err != nil {
 			return err
 		}
@@ -407,7 +407,7 @@ func maskProc() error {
 		if !exists(p) {
 			continue
 		}
-		tree, err := clone(unix.AT_FDCWD, p, readOnly|unix.MOUNT_ATTR_NOEXEC)
+		tree, err := Clone(unix.AT_FDCWD, p, readOnly|unix.MOUNT_ATTR_NOEXEC)
 		if err != nil {
 			return err
 		}

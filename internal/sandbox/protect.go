@@ -182,7 +182,7 @@ func buildProject(s *Spec, p Project, tree int) error {
 	}
 	defer unix.Close(top)
 	for _, e := range Protected {
-		err := lock(top, e.Name)
+		err := Lock(top, e.Name, at(canary))
 		if errors.Is(err, fs.ErrNotExist) && !slices.Contains(p.Pinned, e.Name) {
 			continue
 		}
@@ -193,10 +193,10 @@ func buildProject(s *Spec, p Project, tree int) error {
 	return nil
 }
 
-// lock lays a read-only mount of an entry over itself. A mountpoint can be neither
+// Lock lays a read-only mount of an entry of the directory top over itself. A mountpoint can be neither
 // renamed nor removed from inside, so the name stays what it is. An entry that is neither a
-// directory nor a file, such as a symbolic link, is hidden.
-func lock(top int, name string) error {
+// directory nor a file, such as a symbolic link, is hidden behind the file cover.
+func Lock(top int, name, cover string) error {
 	fd, err := unix.Openat(top, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -209,9 +209,9 @@ func lock(top int, name string) error {
 	var tree int
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR, unix.S_IFREG:
-		tree, err = clone(fd, "", readOnly)
+		tree, err = Clone(fd, "", readOnly)
 	default:
-		tree, err = clone(unix.AT_FDCWD, at(canary), readOnly)
+		tree, err = Clone(unix.AT_FDCWD, cover, readOnly)
 	}
 	if err != nil {
 		return err

@@ -61,7 +61,7 @@ func (c *copier) trust(authority string) error {
 		if err := appendTo(at(BundleFile), "\n"+authority); err != nil {
 			return err
 		}
-		tree, err := clone(unix.AT_FDCWD, at(BundleFile), readOnly)
+		tree, err := Clone(unix.AT_FDCWD, at(BundleFile), readOnly)
 		if err != nil {
 			return err
 		}
