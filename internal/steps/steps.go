@@ -136,9 +136,15 @@ func (s *server) patch(ctx context.Context, m *carrelv1.AgentPatch) {
 	s.all.Go(func() {
 		defer s.end(m.GetNumber())
 		r, err := s.cfg.Patch(ctx, runtime.HostPatch{Text: string(m.GetText()), Modes: m.GetModes(), Digest: m.GetDigest()})
-		out.Digest, out.Diff, out.Files, out.Risks, out.Id = r.Digest, r.Diff, r.Files, r.Risks, r.ID
+		out.Digest, out.Diff, out.Id = r.Digest, text(r.Diff), r.ID
+		for _, f := range r.Files {
+			out.Files = append(out.Files, text(f))
+		}
+		for _, risk := range r.Risks {
+			out.Risks = append(out.Risks, text(risk))
+		}
 		if err != nil {
-			out.Error = err.Error()
+			out.Error = text(err.Error())
 		}
 		reply()
 	})
@@ -192,13 +198,16 @@ func (s *server) run(ctx context.Context, m *carrelv1.AgentStep) (runtime.HostRe
 
 func (s *server) answer(m *carrelv1.AgentStep, r runtime.HostResult, err error) {
 	out := &carrelv1.StepResult{
-		Number: m.GetNumber(), Stdout: r.Stdout, Stderr: r.Stderr, Lost: r.Lost, Held: r.Held, Status: statusTo(r.Status),
+		Number: m.GetNumber(), Stdout: r.Stdout, Stderr: r.Stderr, Lost: r.Lost, Held: text(r.Held), Status: statusTo(r.Status),
 	}
 	if err != nil {
-		out.Error = err.Error()
+		out.Error = text(err.Error())
 	}
 	_ = s.send(&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Result{Result: out}}) // a daemon that has gone knows why
 }
+
+// text is what can be sent as a text: a message with another one would not be sent, and waited for.
+func text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 func statusTo(s *execapi.Status) *carrelv1.Status {
 	if s == nil {

@@ -244,12 +244,12 @@ func TestNoTimeOrRoom(t *testing.T) {
 // A step that was not run, or whose end is not known, has its error and what there is.
 func TestErrors(t *testing.T) {
 	cfg := steps.Config{Local: func(context.Context, runtime.HostCommand) (runtime.HostResult, error) {
-		return runtime.HostResult{Stdout: []byte("half"), Lost: 1}, errors.New("the connection ended")
+		return runtime.HostResult{Stdout: []byte("half"), Lost: 1, Held: "by \xff"}, errors.New("the connection ended \xfe")
 	}}
 	if _, err := serve(t.Context(), t, cfg, func(d *daemon) error {
 		d.send(1, "host", "")
-		if r := d.result(1); r.GetStatus() != nil || r.GetError() != "the connection ended" || string(r.GetStdout()) != "half" ||
-			r.GetLost() != 1 {
+		if r := d.result(1); r.GetStatus() != nil || r.GetError() != "the connection ended \uFFFD" || string(r.GetStdout()) != "half" ||
+			r.GetLost() != 1 || r.GetHeld() != "by \uFFFD" {
 			t.Errorf("%v", r)
 		}
 		return nil

@@ -487,23 +487,3 @@ func (c *conversation) drainErrors() {
 		}
 	}
 }
-
-// plain is a text on one line, without what a terminal takes for a command.
-func plain(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
-			return ' '
-		}
-		return r
-	}, s)
-}
-
-// clip bounds a reason.
-func clip(s string) string {
-	const most = 2 << 10
-	s = plain(s)
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
-}

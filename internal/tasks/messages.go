@@ -3,6 +3,7 @@ package tasks
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -75,4 +76,24 @@ func (c *conversation) flush() error {
 	c.pending, c.pendingBytes, c.stored = nil, 0, time.Now()
 	c.wake()
 	return nil
+}
+
+// plain is a text on one line, without what a terminal takes for a command.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// clip bounds a reason.
+func clip(s string) string {
+	const most = 2 << 10
+	s = plain(s)
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
 }
