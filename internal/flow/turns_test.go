@@ -129,6 +129,19 @@ func TestPlanForWrongTargets(t *testing.T) {
 	}
 }
 
+// An agent is told of a few of many hosts.
+func TestPlanForOneOfManyHosts(t *testing.T) {
+	h, told := proposing(t, judged, planText(onTarget("remote other", "id")))
+	d := &hostsDouble{}
+	for i := range 4096 {
+		d.remotes = append(d.remotes, fmt.Sprintf("host-%d", i))
+	}
+	h.turn(d)
+	if r := next(t, told); r.Outcome != "invalid" || !strings.Contains(r.Why, "4096") || len(r.Why) > 1<<10 {
+		t.Errorf("%s: told in %d bytes: %.100q", r.Outcome, len(r.Why), r.Why)
+	}
+}
+
 // An answer is for the commands of the plan, under the policy that it was asked by. One that would be judged by another
 // when its turn comes is not run.
 func TestPlanUnderAnotherPolicy(t *testing.T) {

@@ -119,6 +119,9 @@ func (t *Turns) resolveStep(ctx context.Context, turn *Turn, part string, s plan
 	return out, nil
 }
 
+// maxNamed is how many hosts an error names.
+const maxNamed = 16
+
 // names are the things that a target means, one for each command.
 func (t *Turns) names(turn *Turn, target plan.Target) ([]string, error) {
 	if target.Kind == operation.Workspace {
@@ -148,7 +151,8 @@ func (t *Turns) names(turn *Turn, target plan.Target) ([]string, error) {
 	}
 	for _, n := range target.Names {
 		if !slices.Contains(known, n) {
-			return nil, fmt.Errorf("cannot find the remote host %q: the user offered %q: %w", n, known, errdefs.ErrNotFound)
+			return nil, fmt.Errorf("cannot find the remote host %q: the user offered %d, such as %q: %w", n, len(known),
+				known[:min(len(known), maxNamed)], errdefs.ErrNotFound)
 		}
 	}
 	return target.Names, nil
