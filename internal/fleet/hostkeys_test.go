@@ -164,6 +164,7 @@ func TestHostKeyOfManyIsThatKnown(t *testing.T) {
 
 func TestHostCertificates(t *testing.T) {
 	t.Parallel()
+	needSSHD(t)
 	l := newLab(t)
 	ca, _ := newKey(t)
 	hour := time.Now().Add(time.Hour)

@@ -143,7 +143,7 @@ func (l *lab) start(more []string, lines ...string) *sshd {
 	l.t.Helper()
 	program, err := exec.LookPath("/usr/sbin/sshd")
 	if err != nil {
-		l.t.Skip("there is no /usr/sbin/sshd: install openssh-server")
+		l.t.Skip(noSSHD)
 	}
 	if os.Geteuid() == 0 {
 		if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // what sshd as root asks for
@@ -282,4 +282,14 @@ func heard(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	return strings.TrimSpace(line)
+}
+
+const noSSHD = "there is no /usr/sbin/sshd: install openssh-server"
+
+// needSSHD skips a test that starts servers in tests of its own, which cannot skip it.
+func needSSHD(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("/usr/sbin/sshd"); err != nil {
+		t.Skip(noSSHD)
+	}
 }
