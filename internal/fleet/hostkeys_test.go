@@ -115,6 +115,7 @@ func TestHostKeys(t *testing.T) {
 
 // A host shows the key that is known, also where it has others that the client would rather see.
 func TestHostKeyOfManyIsThatKnown(t *testing.T) {
+	needSSHD(t) // with which ssh-keygen comes
 	l := newLab(t)
 	dir := t.TempDir()
 	var lines []string
