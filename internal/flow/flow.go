@@ -183,7 +183,7 @@ func New(cfg Config) *Flow {
 	f.Commands = commands.New(commands.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Redact: cfg.Redact})
 	f.Tasks = tasks.New(tasks.Config{
 		Gate: f.gate, Lifecycle: f.Lifecycle, Commands: f.Commands, Store: cfg.Store, Allow: f.AllowTask, Redact: cfg.Redact,
-		Patience: cfg.TaskPatience, Log: cfg.Log,
+		Turn: f.Models.Turn, Patience: cfg.TaskPatience, Log: cfg.Log,
 		Turns: turns.New(turns.Config{
 			Gate: f.gate, Lifecycle: f.Lifecycle, Commands: f.Commands, Token: cfg.Store.Token, Redact: cfg.Redact, Log: cfg.Log,
 		}),

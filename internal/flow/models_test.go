@@ -341,6 +341,42 @@ func TestModelFlood(t *testing.T) {
 	}
 }
 
+// What a turn uses is recorded under its trace, also what is told of after its end; what was used before, or while two turns
+// ran, is under none.
+func TestUsageOfATurn(t *testing.T) {
+	h, _, _ := withModels(t, "")
+	w := h.desk(alice, "demo", workspace.ModelBudget{}, "house")
+	ask := func() (done func(egressapi.Usage)) {
+		t.Helper()
+		done, err := h.Reserve(t.Context(), w.Name, "house", "m")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	one := egressapi.Usage{Input: 1}
+	ask()(one)
+	first := h.Turn(w.Name, "trace-1")
+	late := ask()
+	ask()(one)
+	first()
+	late(one)
+	second, third := h.Turn(w.Name, "trace-2"), h.Turn(w.Name, "trace-3")
+	ask()(one)
+	second()
+	third()
+	h.Models.Ended(w.Name)
+	ask()(one)
+	h.Models.Ended(w.Name)
+	var got []string
+	for _, r := range h.usage() {
+		got = append(got, fmt.Sprint(r.Trace, " ", r.used.Requests))
+	}
+	if want := []string{" 1", "trace-1 2", " 1", "trace-3 1"}; !slices.Equal(got, want) {
+		t.Errorf("%q, and not %q", got, want)
+	}
+}
+
 // Nobody sees what workspaces of others have used.
 func TestWhoSeesModelUsage(t *testing.T) {
 	h, _, _ := withModels(t, "")

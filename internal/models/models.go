@@ -285,6 +285,12 @@ func (m *Models) Forget(name id.Workspace) {
 	}
 }
 
+// Turn is told that a turn of an agent begins in a workspace. What the workspace uses until over is called is recorded under
+// the turn's trace, unless another turn runs there at the same time: then nobody could tell whose it is.
+func (m *Models) Turn(name id.Workspace, trace id.Trace) (over func()) {
+	return m.told.turn(name, trace)
+}
+
 // Ended is told that the way out of a workspace has ended.
 func (m *Models) Ended(name id.Workspace) { m.told.end(name) }
 

@@ -3,6 +3,7 @@ package models
 import (
 	"encoding/json"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +20,9 @@ import (
 // time are counted.
 const each = time.Minute
 
+// settle is how long after the end of a turn its last request may still be told.
+const settle = 2 * time.Second
+
 // told records what workspaces have used of models.
 type told struct {
 	to  Log
@@ -26,11 +30,21 @@ type told struct {
 
 	mu   sync.Mutex
 	open map[id.Workspace]*untold
+	// turns are those that run, or have ended less than settle ago, in the order in which they began.
+	turns map[id.Workspace][]*turn
+}
+
+// turn is a turn of an agent.
+type turn struct {
+	trace id.Trace
+	over  bool
+	timer *time.Timer // nil while it runs
 }
 
 // untold is what is not recorded yet of one workspace: one of a model's for each that it used.
 type untold struct {
 	owner string
+	trace id.Trace
 	// used are by the names of models, which a workspace has workspace.MaxModels of; order is theirs.
 	used  map[string]*endpoints.Used
 	order []string
@@ -40,14 +54,57 @@ type untold struct {
 }
 
 func newTold(to Log, log *slog.Logger) *told {
-	return &told{to: to, log: log, open: map[id.Workspace]*untold{}}
+	return &told{to: to, log: log, open: map[id.Workspace]*untold{}, turns: map[id.Workspace][]*turn{}}
+}
+
+// turn notes that a turn begins. over is called at its end.
+func (t *told) turn(name id.Workspace, trace id.Trace) (over func()) {
+	t.end(name) // what was used before is none of its
+	x := &turn{trace: trace}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.turns[name] = append(t.turns[name], x)
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		x.over = true
+		x.timer = time.AfterFunc(settle, func() { t.settled(name, x) })
+	}
+}
+
+// settled records what a turn has used, and lets go of it.
+func (t *told) settled(name id.Workspace, x *turn) {
+	t.end(name)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.turns[name] = slices.DeleteFunc(t.turns[name], func(y *turn) bool { return y == x })
+	if len(t.turns[name]) == 0 {
+		delete(t.turns, name)
+	}
+}
+
+// traceOf is the trace of what a workspace uses now: that of the one turn that runs, or of the last if none does. t.mu is held.
+func (t *told) traceOf(name id.Workspace) (trace id.Trace) {
+	running := 0
+	for _, x := range t.turns[name] {
+		if !x.over {
+			running++
+		}
+		if running == 0 || running == 1 && !x.over {
+			trace = x.trace
+		}
+	}
+	if running > 1 {
+		return ""
+	}
+	return trace
 }
 
 // of returns what is not recorded of a model. t.mu is held.
 func (t *told) of(k workspace.Kept, of egressconf.Model) (*untold, *endpoints.Used) {
 	x := t.open[k.Name]
 	if x == nil {
-		x = &untold{owner: k.Owner, used: map[string]*endpoints.Used{}, refused: map[string]bool{}}
+		x = &untold{owner: k.Owner, trace: t.traceOf(k.Name), used: map[string]*endpoints.Used{}, refused: map[string]bool{}}
 		x.timer = time.AfterFunc(each, func() { t.end(k.Name) })
 		t.open[k.Name] = x
 	}
@@ -97,7 +154,7 @@ func (t *told) refused(k workspace.Kept, of egressconf.Model, why error) {
 	}
 	t.mu.Unlock()
 	if first {
-		t.record(k.Name, k.Owner, endpoints.Used{Endpoint: of.Name, URL: of.URL, Refused: 1}, why)
+		t.record(k.Name, x, endpoints.Used{Endpoint: of.Name, URL: of.URL, Refused: 1}, why)
 	}
 }
 
@@ -113,7 +170,7 @@ func (t *told) end(name id.Workspace) {
 	x.timer.Stop()
 	for _, model := range x.order {
 		if u := x.used[model]; u.Requests+u.Refused > 0 { // each in a record: programs choose names that fill most of one
-			t.record(name, x.owner, *u, nil)
+			t.record(name, x, *u, nil)
 		}
 	}
 }
@@ -125,19 +182,26 @@ func (t *told) close() {
 	for name := range t.open {
 		names = append(names, name)
 	}
+	for _, all := range t.turns {
+		for _, x := range all {
+			if x.timer != nil {
+				x.timer.Stop()
+			}
+		}
+	}
 	t.mu.Unlock()
 	for _, name := range names {
 		t.end(name)
 	}
 }
 
-func (t *told) record(name id.Workspace, owner string, x endpoints.Used, why error) {
+func (t *told) record(name id.Workspace, of *untold, x endpoints.Used, why error) {
 	data, _ := json.Marshal(struct { // texts and numbers always marshal
 		Models []endpoints.Used `json:"models"`
 	}{[]endpoints.Used{x}})
 	r := audit.Record{
-		Type: audit.Usage, Principal: principal.InWorkspace(name, owner).String(), Owner: owner, Workspace: name, Status: audit.StatusOK,
-		Data: data,
+		Trace: of.trace, Type: audit.Usage, Principal: principal.InWorkspace(name, of.owner).String(), Owner: of.owner, Workspace: name,
+		Status: audit.StatusOK, Data: data,
 	}
 	if why != nil {
 		r.Status, r.Error = audit.StatusDenied, why.Error()

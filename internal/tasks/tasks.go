@@ -72,6 +72,9 @@ type Config struct {
 	// Allow has a person asked, for at most so long or until gone is closed.
 	Allow  func(name id.Workspace, asks operation.TaskAsks, wait time.Duration, gone <-chan struct{}) (allowed bool, why string)
 	Redact *redact.Redactor
+	// Turn is told that a turn of an agent begins, so that what it uses of models is recorded under its trace; over is called at
+	// its end.
+	Turn func(name id.Workspace, trace id.Trace) (over func())
 	// Patience is for tests; what is zero is as usual.
 	Patience Patience
 	Log      *slog.Logger
@@ -164,6 +167,7 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 	}()
 	var c *conversation
 	err = a.Do(ctx, func(ctx context.Context, _ permit.Permit) (any, error) {
+		e.Asked.Trace = a.Request().Trace
 		cmd, proc, err := t.spawn(ctx, p, ref, e)
 		if err != nil {
 			return nil, err
@@ -254,8 +258,13 @@ func (t *Tasks) begin(c *conversation, prompt string) error {
 		return fmt.Errorf("cannot run a task: the daemon is stopping: %w", errdefs.ErrUnavailable)
 	}
 	t.live[c.task.ID] = c
+	over := func() {}
+	if c.task.Protocol == Agent {
+		over = t.cfg.Turn(c.task.Workspace, c.trace)
+	}
 	t.all.Go(func() {
 		defer t.release(c.task.Owner)
+		defer over()
 		c.run(prompt)
 	})
 	return nil
