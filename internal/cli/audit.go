@@ -165,10 +165,13 @@ func (a *app) auditShowCommand() *cobra.Command {
 	return a.recordsCommand(&cobra.Command{
 		Use:   "show [flags]",
 		Short: help(operation.ReadAudit),
-		Long:  "Print records. With -o json each is the line of the log as it stands, hash included.",
+		Long: `Print records. With -o json each is the line of the log as it stands, hash included. With
+--trace the records of one request are told as what happened, such as a turn of the agent:
+its plans with their verdicts, who approved them, what was run where and how it ended.`,
 		Example: `  sudo carrel audit show --last 20
   sudo carrel audit show --from 100 -o json | jq .action
-  sudo carrel audit show --workspace demo --type denial --since 24h`,
+  sudo carrel audit show --workspace demo --type denial --since 24h
+  sudo carrel audit show --trace 0fc1d3e21b50084701c30376f75a1956`,
 	}, false)
 }
 
@@ -199,8 +202,16 @@ func (a *app) recordsCommand(c *cobra.Command, tail bool) *cobra.Command {
 		if req.GetFromSeq() < 0 || req.GetLast() < 0 {
 			return usage(c, "cannot use a negative number of records: give 0 for all")
 		}
-		return receive(c.Context(), a, records.Show, req, func(m *carrelv1.ShowResponse) error {
+		var told story
+		tells := *out == asTable && req.GetFilter().GetTrace() != "" && !req.GetFollow()
+		err = receive(c.Context(), a, records.Show, req, func(m *carrelv1.ShowResponse) error {
 			for _, line := range m.GetLines() {
+				if tells {
+					if err := told.add(line); err != nil {
+						return err
+					}
+					continue
+				}
 				if *out == asTable {
 					line = []byte(printable(auditLine(line)))
 				}
@@ -210,6 +221,10 @@ func (a *app) recordsCommand(c *cobra.Command, tail bool) *cobra.Command {
 			}
 			return nil
 		})
+		if err != nil || !tells {
+			return err
+		}
+		return say(a.Out, "%s", told.text())
 	}
 	return c
 }

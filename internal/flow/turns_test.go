@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/approval"
+	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
@@ -194,6 +195,16 @@ func TestPlanThatIsNotRun(t *testing.T) {
 			}
 			if r := next(t, told); r.Outcome != c.outcome || !strings.Contains(r.Why, c.why) || len(d.all()) > 0 {
 				t.Errorf("%+v, ran %q", r, d.all())
+			}
+			refused := 0 // and why is in the record, with the step
+			for _, r := range h.records() {
+				if r.Type == audit.Denial && strings.Contains(string(r.Action), `"kind":"plan.run"`) && strings.Contains(r.Error, c.why) &&
+					strings.Contains(string(r.Action), `"shell":`) {
+					refused++
+				}
+			}
+			if refused > 0 != (c.outcome == "refused" || c.outcome == "denied") {
+				t.Errorf("%d refusals are in the record", refused)
 			}
 		})
 	}

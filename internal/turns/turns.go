@@ -184,8 +184,9 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 		return Reply{Outcome: Invalid, Why: err.Error()}, nil
 	}
 	op := operation.Plan{ID: turn.Task, Number: turn.plans, Goal: oneLine(p.Goal)}
-	if why := t.judge(ctx, steps); why != nil {
-		return Reply{Outcome: Refused, Why: why.Error()}, nil
+	if at, why := t.judge(ctx, steps); why != nil {
+		op.Steps = []operation.PlanStep{steps[at].shown}
+		return t.refuse(ctx, turn, op, why)
 	}
 	for _, s := range steps {
 		op.Steps = append(op.Steps, s.shown)
@@ -212,12 +213,26 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 	return t.carryOut(ctx, turn, op, steps)
 }
 
-// carryOut asks a person where that is needed, and runs the steps.
-func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, steps []step) (Reply, error) {
-	authorised, err := t.cfg.Gate.Authorise(ctx, operation.Request{
+// authorise has a plan pass the first half of the gate.
+func (t *Turns) authorise(ctx context.Context, turn *Turn, op operation.Plan) (*gate.Authorised, error) {
+	return t.cfg.Gate.Authorise(ctx, operation.Request{
 		By: principal.InWorkspace(turn.On.Name, turn.On.Owner), Op: op, On: turn.On, Wait: turn.Wait, Gone: turn.Gone, Trace: turn.Trace,
 		Thread: string(turn.Task), // so that clients know whose question it is
 	}, nil)
+}
+
+// refuse records that a plan is refused, with the step that it is refused for.
+func (t *Turns) refuse(ctx context.Context, turn *Turn, op operation.Plan, why error) (Reply, error) {
+	authorised, err := t.authorise(ctx, turn, op)
+	if err != nil {
+		return Reply{}, err
+	}
+	return Reply{Outcome: Refused, Why: authorised.Deny(ctx, why).Error()}, nil
+}
+
+// carryOut asks a person where that is needed, and runs the steps.
+func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, steps []step) (Reply, error) {
+	authorised, err := t.authorise(ctx, turn, op)
 	if err != nil {
 		return Reply{}, err
 	}
