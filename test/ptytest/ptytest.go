@@ -3,122 +3,29 @@
 package ptytest
 
 import (
-	"bytes"
-	"errors"
-	"fmt"
-	"os"
 	"os/exec"
-	"strings"
-	"sync"
 	"testing"
-	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/carrel-dev/carrel/test/terminal"
 )
 
-// Terminal is the master side of a terminal, and the command that leads its session.
+// Terminal is a terminal of a test, which fails where it does not do what it should.
 type Terminal struct {
-	Command *exec.Cmd
+	*terminal.Terminal
 
-	t       testing.TB
-	master  *os.File
-	answers bool
-	done    chan struct{} // closed when Command has ended and was waited for
-
-	mu      sync.Mutex
-	all     bytes.Buffer  // everything that was sent to the screen
-	changed chan struct{} // closed when all has grown or ended
-	ended   bool
+	t testing.TB
 }
-
-// patience bounds every wait.
-const patience = 60 * time.Second
 
 // Start runs c with a new terminal of that size as its stdin, stdout, stderr and controlling terminal.
 // With answers, the terminal says where its cursor is when it is asked to, as real ones do. It ends with the test.
 func Start(t testing.TB, c *exec.Cmd, rows, cols uint16, answers bool) *Terminal {
 	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	x, err := terminal.Start(c, rows, cols, answers)
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &Terminal{Command: c, t: t, master: master, answers: answers, changed: make(chan struct{}), done: make(chan struct{})}
-	var n int
-	x.control(func(fd int) error {
-		if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-			return err
-		}
-		n, err = unix.IoctlGetInt(fd, unix.TIOCGPTN)
-		return err
-	})
-	x.Resize(rows, cols)
-	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer slave.Close()
-	if c.SysProcAttr == nil {
-		c.SysProcAttr = new(unix.SysProcAttr)
-	}
-	if who := c.SysProcAttr.Credential; who != nil { // as login does
-		if err := slave.Chown(int(who.Uid), int(who.Gid)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	c.Stdin, c.Stdout, c.Stderr = slave, slave, slave
-	c.SysProcAttr.Setsid, c.SysProcAttr.Setctty = true, true
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() { _ = c.Wait(); close(x.done) }()
-	t.Cleanup(func() {
-		_ = c.Process.Kill()
-		<-x.done
-		_ = master.Close()
-	})
-	go x.read()
-	return x
-}
-
-func (x *Terminal) control(f func(fd int) error) {
-	x.t.Helper()
-	rc, err := x.master.SyscallConn()
-	if err != nil {
-		x.t.Fatal(err)
-	}
-	var inner error
-	if err := errors.Join(rc.Control(func(fd uintptr) { inner = f(int(fd)) }), inner); err != nil {
-		x.t.Fatal(err)
-	}
-}
-
-// cursorRequest asks where the cursor is (DSR 6 of ECMA-48), cursorReport answers.
-const cursorRequest, cursorReport = "\x1b[6n", "\x1b[1;1R"
-
-func (x *Terminal) read() {
-	b := make([]byte, 4096)
-	for {
-		n, err := x.master.Read(b)
-		x.mu.Lock()
-		x.all.Write(b[:n])
-		x.ended = err != nil
-		close(x.changed)
-		x.changed = make(chan struct{})
-		x.mu.Unlock()
-		if err != nil {
-			return // the last that had the terminal open has closed it
-		}
-		if x.answers && bytes.Contains(b[:n], []byte(cursorRequest)) {
-			_, _ = x.master.WriteString(cursorReport)
-		}
-	}
-}
-
-// Screen is everything that was sent to the screen so far.
-func (x *Terminal) Screen() string {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.all.String()
+	t.Cleanup(x.End)
+	return &Terminal{x, t}
 }
 
 // Expect waits until the screen was sent text.
@@ -130,78 +37,33 @@ func (x *Terminal) Expect(text string) {
 // ExpectAfter waits until the screen was sent text after what came first.
 func (x *Terminal) ExpectAfter(first, text string) {
 	x.t.Helper()
-	late := time.After(patience)
-	for {
-		x.mu.Lock()
-		_, rest, found := strings.Cut(x.all.String(), first)
-		changed, ended := x.changed, x.ended
-		x.mu.Unlock()
-		if found && strings.Contains(rest, text) {
-			return
-		}
-		if ended {
-			x.t.Fatalf("the terminal ended without %q: %q", text, x.Screen())
-		}
-		select {
-		case <-changed:
-		case <-late:
-			x.t.Fatalf("no %q on the terminal: %q", text, x.Screen())
-		}
-	}
+	x.must(x.Terminal.ExpectAfter(first, text))
 }
 
 // Type sends keys.
 func (x *Terminal) Type(keys string) {
 	x.t.Helper()
-	if _, err := x.master.WriteString(keys); err != nil {
-		x.t.Fatal(err)
-	}
+	x.must(x.Terminal.Type(keys))
 }
 
 // Resize changes the size of the window.
 func (x *Terminal) Resize(rows, cols uint16) {
 	x.t.Helper()
-	x.control(func(fd int) error {
-		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
-	})
-}
-
-// HangUp closes the window.
-func (x *Terminal) HangUp() { _ = x.master.Close() }
-
-// heldOpen is how long a terminal is read whose command has ended, and which somebody else has open.
-const heldOpen = 2 * time.Second
-
-// drained waits for the end of what the terminal was sent: its reader may be behind the end of the command.
-func (x *Terminal) drained() {
-	for late := time.After(heldOpen); ; {
-		x.mu.Lock()
-		changed, ended := x.changed, x.ended
-		x.mu.Unlock()
-		if ended {
-			return
-		}
-		select {
-		case <-changed:
-		case <-late:
-			return
-		}
-	}
+	x.must(x.Terminal.Resize(rows, cols))
 }
 
 // Wait returns the command's exit code, or 128 and the number of the signal that ended it. The screen has been sent by then what
 // the command wrote, unless something else keeps the terminal open.
 func (x *Terminal) Wait() int {
 	x.t.Helper()
-	select {
-	case <-x.done:
-	case <-time.After(patience):
-		x.t.Fatalf("it does not end: %q", x.Screen())
+	code, err := x.Terminal.Wait()
+	x.must(err)
+	return code
+}
+
+func (x *Terminal) must(err error) {
+	x.t.Helper()
+	if err != nil {
+		x.t.Fatal(err)
 	}
-	x.drained()
-	ws, ok := x.Command.ProcessState.Sys().(unix.WaitStatus)
-	if ok && ws.Signaled() {
-		return 128 + int(ws.Signal())
-	}
-	return x.Command.ProcessState.ExitCode()
 }
