@@ -90,7 +90,7 @@ func (chatWire) encode(c *Config, r *Request) ([]byte, error) {
 		out.MaxTokens = r.MaxTokens
 	}
 	switch {
-	case r.Schema != nil && row.Structured == ByObject:
+	case r.Object, r.Schema != nil && row.Structured == ByObject:
 		out.Format = &chatFormat{Type: string(ByObject)}
 	case r.Schema != nil:
 		out.Format = &chatFormat{Type: string(BySchema), Schema: &chatSchema{r.Schema.Name, true, r.Schema.JSON}}

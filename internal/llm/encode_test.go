@@ -173,6 +173,7 @@ func TestEncodeOptions(t *testing.T) {
 		schema *llm.Schema
 		has    []string
 		hasNot []string
+		object bool
 	}{
 		{
 			"chat by schema",
@@ -180,6 +181,7 @@ func TestEncodeOptions(t *testing.T) {
 			form,
 			[]string{`"response_format":{"type":"json_schema","json_schema":{"name":"form","strict":true,"schema":` + schema + `}}`},
 			nil,
+			false,
 		},
 		{
 			"chat by object",
@@ -187,6 +189,7 @@ func TestEncodeOptions(t *testing.T) {
 			form,
 			[]string{`"response_format":{"type":"json_object"}`, `JSON schema:\n{\"type\":\"object\"`},
 			[]string{"json_schema"},
+			false,
 		},
 		{
 			"responses by schema",
@@ -194,6 +197,7 @@ func TestEncodeOptions(t *testing.T) {
 			form,
 			[]string{`"text":{"format":{"type":"json_schema","name":"form","strict":true,"schema":` + schema + `}}`},
 			nil,
+			false,
 		},
 		{
 			"messages by schema",
@@ -201,6 +205,7 @@ func TestEncodeOptions(t *testing.T) {
 			form,
 			[]string{`"output_config":{"format":{"type":"json_schema","schema":` + schema + `}}`, `"max_tokens":8192`},
 			nil,
+			false,
 		},
 		{
 			"messages by object",
@@ -208,6 +213,7 @@ func TestEncodeOptions(t *testing.T) {
 			form,
 			[]string{`JSON schema:\n{`},
 			[]string{"output_config"},
+			false,
 		},
 		{
 			"no usage",
@@ -215,6 +221,7 @@ func TestEncodeOptions(t *testing.T) {
 			nil,
 			[]string{`"stream":true`},
 			[]string{"stream_options", "max_"},
+			false,
 		},
 		{
 			"reasoning",
@@ -222,11 +229,29 @@ func TestEncodeOptions(t *testing.T) {
 			nil,
 			[]string{`"include":["reasoning.encrypted_content"]`, `"store":false`},
 			[]string{"max_"},
+			false,
 		},
-		{"no reasoning", llm.Config{Provider: llm.Row{Wire: llm.Responses}}, nil, nil, []string{"include"}},
+		{"no reasoning", llm.Config{Provider: llm.Row{Wire: llm.Responses}}, nil, nil, []string{"include"}, false},
+		{
+			"chat, an object",
+			llm.Config{Provider: llm.Row{Wire: llm.Chat}},
+			nil,
+			[]string{`"response_format":{"type":"json_object"}`},
+			[]string{"schema"},
+			true,
+		},
+		{
+			"responses, an object",
+			llm.Config{Provider: llm.Row{Wire: llm.Responses}},
+			nil,
+			[]string{`"text":{"format":{"type":"json_object"}}`},
+			[]string{"schema"},
+			true,
+		},
+		{"messages, an object", llm.Config{Provider: llm.Row{Wire: llm.Messages}}, nil, nil, []string{"output_config", "schema"}, true},
 	} {
 		r := hello()
-		r.Schema = c.schema
+		r.Schema, r.Object = c.schema, c.object
 		text, err := llm.Encode(c.cfg, r)
 		if err != nil {
 			t.Fatalf("%s: %v", c.what, err)
@@ -262,8 +287,11 @@ func TestRequestRefused(t *testing.T) {
 		"a tool with spaces":  func(r *llm.Request) { r.Tools = []llm.Tool{{Name: "a b", Schema: object}} },
 		"a tool twice":        func(r *llm.Request) { r.Tools = []llm.Tool{{Name: "a", Schema: object}, {Name: "a", Schema: object}} },
 		"no schema":           func(r *llm.Request) { r.Tools = []llm.Tool{{Name: "a"}} },
-		"half a schema":       func(r *llm.Request) { r.Tools = []llm.Tool{{Name: "a", Schema: json.RawMessage(`{`)}} },
-		"a list as schema":    func(r *llm.Request) { r.Schema = &llm.Schema{Name: "a", JSON: json.RawMessage(`[]`)} },
+		"a schema and an object": func(r *llm.Request) {
+			r.Schema, r.Object = &llm.Schema{Name: "a", JSON: object}, true
+		},
+		"half a schema":    func(r *llm.Request) { r.Tools = []llm.Tool{{Name: "a", Schema: json.RawMessage(`{`)}} },
+		"a list as schema": func(r *llm.Request) { r.Schema = &llm.Schema{Name: "a", JSON: json.RawMessage(`[]`)} },
 		"a schema without name": func(r *llm.Request) {
 			r.Schema = &llm.Schema{JSON: object}
 		},

@@ -63,6 +63,9 @@ type Request struct {
 	Tools []Tool
 	// Schema asks for an answer that is JSON of this form. Row.Structured says how a provider is asked for it.
 	Schema *Schema
+	// Object asks for an answer that is one JSON object, where the wire has a word for that; the prompt says of which form. Most
+	// providers take less of JSON Schema than a union of forms needs, and count a schema as tokens.
+	Object bool
 	// MaxTokens bounds the answer, in tokens. 0 is the provider's own bound, or DefaultMaxTokens on the wire Messages,
 	// which has none.
 	MaxTokens int

@@ -39,6 +39,9 @@ func (r *Request) check() error {
 		}
 		seen[t.Name] = true
 	}
+	if r.Schema != nil && r.Object {
+		return bad("it asks for a schema, and for an object of no form; ask for one of them")
+	}
 	if s := r.Schema; s != nil && (!isName(s.Name) || !isObject(s.JSON)) {
 		return bad("the schema of the answer has no name of 1 to %d letters, digits, _ and -, or is not a JSON object", MaxToolName)
 	}

@@ -78,7 +78,7 @@ func (responsesWire) encode(c *Config, r *Request) ([]byte, error) {
 		out.Include = []string{"reasoning.encrypted_content"}
 	}
 	switch {
-	case r.Schema != nil && row.Structured == ByObject:
+	case r.Object, r.Schema != nil && row.Structured == ByObject:
 		out.Text = &responsesText{responsesFormat{Type: string(ByObject)}}
 	case r.Schema != nil:
 		out.Text = &responsesText{responsesFormat{string(BySchema), r.Schema.Name, true, r.Schema.JSON}}

@@ -195,3 +195,20 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// A model is told of every type and every member, at a length that it can be told with each request.
+func TestGrammar(t *testing.T) {
+	text := plan.Grammar()
+	for _, of := range []any{
+		plan.CommandPlan{}, plan.FilePatchPlan{}, plan.DirectAnswer{}, plan.NoChange{}, plan.ContinuePlanning{}, plan.Step{},
+	} {
+		for _, name := range members(reflect.TypeOf(of)) {
+			if !strings.Contains(text, `"`+name+`"`) {
+				t.Errorf("%T: it is not told of %s", of, name)
+			}
+		}
+	}
+	if len(text) > 3<<10 || len(text) > len(plan.Schema())/3 {
+		t.Errorf("it takes %d bytes", len(text))
+	}
+}

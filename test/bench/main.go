@@ -26,6 +26,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/carrel-dev/carrel/internal/hostrun"
 	"github.com/carrel-dev/carrel/test/bench/measure"
 	"github.com/carrel-dev/carrel/test/bench/report"
 )
@@ -55,6 +56,8 @@ var figures = []struct {
 	{"start", (*bench).start, false},
 	{"run", (*bench).run, false},
 	{"egress", (*bench).egress, false},
+	{"agent", (*bench).agent, false},
+	{"fleet", (*bench).fleet, false},
 	{"create", (*bench).create, false},
 	{"creates", (*bench).creates, false},
 	{"destroy", (*bench).destroy, false},
@@ -69,6 +72,9 @@ var figures = []struct {
 }
 
 func main() {
+	if code, is := hostrun.Stage(os.Args); is { // it was started to hold a command on this machine
+		os.Exit(code)
+	}
 	if len(os.Args) == 2 && os.Args[1] == echoArg {
 		echo()
 		return
@@ -176,6 +182,7 @@ type bench struct {
 
 	progress io.Writer
 	main     *carrelHost // shared by all figures but memory; made when first needed
+	asks     *asking     // as that, by what is about the agent
 	cleanups []func(context.Context) error
 }
 

@@ -72,6 +72,9 @@ func findPeers(b *bench, o options) *peers {
 		if o.wants("egress", false) {
 			install(b, append(slices.Clone(runPackages), tinyproxyPackage))
 		}
+		if o.wants("fleet", false) {
+			install(b, []debian{ansiblePackage})
+		}
 		if o.wants("create", false) && !o.quick {
 			install(b, []debian{podmanPackage}) // apart, so that the others come without it
 		}

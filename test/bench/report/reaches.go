@@ -64,6 +64,9 @@ const (
 	UserdelR     = "userdel -r"
 	TarPack      = "tar -I 'zstd -T2 -3' -c"
 	TarUnpack    = "tar -I 'zstd -T2 -3' -x, sync"
+	LinuxAgent   = "LinuxAgent"
+	Ansible      = "ansible"
+	AnsibleAll   = "ansible --forks 100"
 	OneBefore    = "one workspace, before"
 	OneBeside    = "one workspace, beside"
 )
@@ -125,6 +128,16 @@ const (
 	EgressTLSOpen  = "egress/intercepted-open"
 	EgressStartAPI = "egress/start-api"
 
+	// From a model's answer to the first effect of its command.
+	Agent       = "agent"
+	AgentCalls  = "agent/calls"
+	AgentTokens = "agent/tokens"
+	AgentPrompt = "agent/prompt"
+	AgentStep   = "agent/step"
+	AgentPatch  = "agent/patch"
+	Fleet       = "fleet"
+	FleetMemory = "fleet/memory"
+
 	Create        = "create"
 	CreateBare    = "create/bare"
 	Creates       = "creates"
@@ -183,6 +196,15 @@ var Reaches = []Reach{
 	{ID: EgressJudge, Of: P50, Limit: 5},
 	{ID: EgressStartAPI, Peer: NoRules, Of: More, Limit: 2},
 	{ID: EgressIdle, Of: P50, Limit: 12},
+	{ID: Agent, Peer: LinuxAgent, Of: Ratio, Limit: 0.2},
+	{ID: AgentCalls, Peer: LinuxAgent, Of: Ratio, Limit: 0.5},
+	{ID: AgentTokens, Peer: LinuxAgent, Of: Ratio, Limit: 0.5},
+	{ID: AgentPrompt, Of: P50, Limit: 200},
+	{ID: AgentStep, Peer: Fork, Of: More, Limit: 3},
+	{ID: AgentPatch, Of: P50, Limit: 200},
+	{ID: Fleet, Peer: Ansible, Of: Ratio, Limit: 0.1},
+	{ID: Fleet, Peer: AnsibleAll, Of: Ratio, Limit: 1. / 3},
+	{ID: FleetMemory, Of: P50, Limit: 1024},
 	{ID: Create, Peer: UseraddBwrap, Of: Ratio, Limit: 2},
 	{ID: Create, Peer: PodmanRun, Of: Ratio, Limit: 0.25},
 	{ID: CreateBare, Peer: UseraddBwrap, Of: Ratio, Limit: 1.6},
