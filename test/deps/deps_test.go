@@ -33,6 +33,7 @@ var tiers = []deps.Tier{
 	{Name: "bucket", Level: 0},
 	{Name: "room", Level: 0},
 	{Name: "httprule", Level: 0},
+	{Name: "tools", Level: 0},
 
 	{Name: "budget", Level: 1},
 	{Name: "screen", Level: 1},
