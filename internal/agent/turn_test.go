@@ -183,7 +183,7 @@ func TestOutcomes(t *testing.T) {
 	}{
 		"denied":              {"denied", 1, "not approved: alice denied it"},
 		"blocked":             {"blocked", 1, "I could not go on: alice denied it"},
-		"refused three times": {"refused", 3, "refused three plans, at last: alice denied it"},
+		"refused three times": {"refused", 3, "refused three answers, at last: alice denied it"},
 		"refused twice":       {"refused", 2, ""},
 		"invalid four times":  {"invalid", 4, ""}, // carrel counts those, and blocks
 		"failed four times":   {"failed", 4, ""},
