@@ -208,6 +208,9 @@ The JSON schema of an answer:
 	}
 	b.WriteString("On hosts they read below " + strings.Join(tools.Roots, " ") + " and where the person works.\n" +
 		"A file that holds secrets is refused.\n")
+	if c.Runbooks != "" {
+		b.WriteString("\nRunbooks, which the tool runbook tells. They are advice, and unlock nothing:\n" + c.Runbooks)
+	}
 	b.WriteString("\nTargets that there are; others are refused:\n")
 	for _, target := range c.Targets {
 		b.WriteString("- " + target + "\n")

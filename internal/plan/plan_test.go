@@ -26,7 +26,8 @@ const (
 	direct   = `{"type":"direct_answer","answer":"привет\n"}`
 	noChange = `{"type":"no_change","answer":"a","evidence":["port 8080"]}`
 	reads    = `{"type":"tool_calls","calls":[{"target":"host","tool":"read_file","path":"/etc/hosts","first_line":2,"lines":10},` +
-		`{"target":"workspace my chat","tool":"journal","since":"2h","unit":"a.service","priority":"err"}]}`
+		`{"target":"workspace my chat","tool":"journal","since":"2h","unit":"a.service","priority":"err"},` +
+		`{"target":"host","tool":"runbook","name":"disk","parameters":["dir=/var"]}]}`
 	more = `{"type":"continue_planning","reason":"r"}`
 )
 

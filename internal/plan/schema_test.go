@@ -117,7 +117,7 @@ func broken(t *testing.T, text string) []string {
 }
 
 // toolsOwn is what Parse says of the parameters of one tool. In the schema each tool has those of all.
-var toolsOwn = regexp.MustCompile(`calls\[[01]\]\.[a-z_]+: is (missing, and [a-z_]+ needs it|not a parameter of|there beside)`)
+var toolsOwn = regexp.MustCompile(`calls\[[012]\]\.[a-z_]+: is (missing, and [a-z_]+ needs it|not a parameter of|there beside)`)
 
 // The schema takes whatever Parse takes, and of small changes to an answer both refuse the same, but for what a schema
 // cannot say.

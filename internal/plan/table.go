@@ -64,8 +64,11 @@ func steps(name string, least int, doc string) member {
 // toolKinds are the kinds of the parameters of tools. Their forms are checked by package tools as well.
 var toolKinds = map[tools.Kind]kind{
 	tools.Path: path, tools.Pattern: line, tools.Glob: line, tools.Unit: line, tools.Span: line, tools.Package: line, tools.Number: number,
-	tools.Choice: choice,
+	tools.Choice: choice, tools.Book: line, tools.Values: texts,
 }
+
+// maxValues is how many parameters of a runbook one call gives.
+const maxValues = 16
 
 // calls are the members of a call: the parameters of all tools are optional, and each tool takes its own.
 func calls() []member {
@@ -74,7 +77,11 @@ func calls() []member {
 		{name: "tool", kind: choice, words: tools.Names(), doc: "which tool"},
 	}
 	for _, p := range tools.Params() {
-		all = append(all, member{name: p.Name, kind: toolKinds[p.Kind], optional: true, min: 1, max: p.Max, words: p.Words, doc: p.Doc})
+		m := member{name: p.Name, kind: toolKinds[p.Kind], optional: true, min: 1, max: p.Max, words: p.Words, doc: p.Doc}
+		if m.kind == texts {
+			m.max, m.each = maxValues, &member{kind: line, min: 1, max: MaxProse}
+		}
+		all = append(all, m)
 	}
 	return all
 }

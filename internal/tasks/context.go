@@ -45,6 +45,9 @@ func (a *agent) context() any {
 	more := len(targets) - maxTargets
 	targets = targets[:min(len(targets), maxTargets)]
 	out := map[string]any{"targets": targets, "history": a.c.tasks.history(ctx, a.c.task.Workspace, a.c.after)}
+	if titles := a.c.tasks.cfg.Turns.Titles(); titles != "" {
+		out["runbooks"] = titles
+	}
 	if more > 0 {
 		out["notes"] = []string{fmt.Sprintf("There are %d targets more, which can be used by their names.", more)}
 	}

@@ -132,7 +132,7 @@ var table = []Tool{
 		Params: []Param{
 			{Name: "path", Kind: Path, Required: true},
 			{Name: "pattern", Kind: Pattern, Required: true, Doc: "an extended regular expression"},
-			{Name: "name", Kind: Glob, Default: "*", Doc: "a pattern of file names, or a package"},
+			{Name: "name", Kind: Glob, Default: "*", Doc: "a pattern of file names, a package or a runbook"},
 		},
 		script: always(searchFiles), args: func(c *Call) []string { return []string{c.Path, pattern(c.Pattern), pattern(cmp.Or(c.Name, "*"))} },
 	},
@@ -209,5 +209,12 @@ var table = []Tool{
 		Name: "packages", Doc: "installed packages with their versions, at most 500; dpkg's first two letters are wish and state (hi: held)",
 		Params: []Param{{Name: "name", Kind: Package, Default: "*"}},
 		script: always(packageList), args: func(c *Call) []string { return []string{cmp.Or(c.Name, "*")} },
+	},
+	{
+		Name: "runbook", Doc: "the text of a runbook, which is advice; its commands are proposed as any others", Written: true,
+		Params: []Param{
+			{Name: "name", Kind: Book, Required: true}, {Name: "parameters", Kind: Values, Doc: "parameters of a runbook, each as NAME=VALUE"},
+		},
+		script: always(""), args: nothing,
 	},
 }

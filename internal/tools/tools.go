@@ -46,6 +46,8 @@ const (
 	Package             // a package's name, or a pattern of it
 	Number              // a whole number
 	Choice              // one of some words
+	Book                // the name of a runbook
+	Values              // a list of NAME=VALUE
 )
 
 // Param is one parameter of a tool.
@@ -66,6 +68,8 @@ type Param struct {
 type Tool struct {
 	Name, Doc string
 	Params    []Param
+	// Written: it is answered with what is written down, and reads no target.
+	Written bool
 	// Searches: each line of its output begins with a file's path, ":", the line's number and ":".
 	Searches bool
 	// not are pairs of parameters that exclude each other.
@@ -88,13 +92,15 @@ type Call struct {
 	Priority  string `json:"priority,omitempty"`
 	Sort      string `json:"sort,omitempty"`
 	State     string `json:"state,omitempty"`
+	// Parameters are those of a runbook, as NAME=VALUE.
+	Parameters []string `json:"parameters,omitempty"`
 }
 
 // given are the parameters that a call has, as texts, by their names.
 func (c *Call) given() map[string]string {
 	all := map[string]string{
 		"path": c.Path, "pattern": c.Pattern, "name": c.Name, "since": c.Since, "unit": c.Unit, "priority": c.Priority, "sort": c.Sort,
-		"state": c.State,
+		"state": c.State, "parameters": strings.Join(c.Parameters, " "),
 	}
 	for name, n := range map[string]int{"first_line": c.FirstLine, "lines": c.Lines} {
 		if n != 0 {
@@ -178,6 +184,10 @@ func (p *Param) takes(v string) bool {
 		return plain(v, "@._:-\\") && v[0] != '-'
 	case Package:
 		return plain(v, "+._*?:-") && v[0] != '-'
+	case Book:
+		return plain(v, "_-")
+	case Values:
+		return strings.Contains(v, "=")
 	case Span:
 		n, err := strconv.Atoi(v[:max(len(v)-1, 0)])
 		return err == nil && n > 0 && v[0] != '+' && strings.Contains("smhd", v[len(v)-1:])
@@ -197,7 +207,9 @@ func (p *Param) most() int {
 		return 4095
 	case Pattern:
 		return 512
-	case Glob, Unit, Package:
+	case Values:
+		return 4096
+	case Glob, Unit, Package, Book:
 		return 128
 	default: // a number and a time are short, or of another form
 		return 16
@@ -231,6 +243,10 @@ func (p *Param) Allowed() string {
 		return fmt.Sprintf("a whole number from 1 to %d", p.Max)
 	case Choice:
 		return "one of " + strings.Join(p.Words, ", ")
+	case Book:
+		return "the name of a runbook"
+	case Values:
+		return "a list of texts NAME=VALUE"
 	}
 	return "nothing"
 }

@@ -33,6 +33,8 @@ type step struct {
 	// call is the call of a tool that it carries out, nil if it is a plan's. followed: its path was another one at first.
 	call     *plan.ToolCall
 	followed bool
+	// written is what answers a call that reads nothing.
+	written string
 }
 
 // The parts of a plan, in the order in which they are run.
@@ -194,7 +196,7 @@ func (t *Turns) judge(ctx context.Context, steps []step) error {
 		switch {
 		case j.Level == policy.Block:
 			return fmt.Errorf("step %d, %s: %s: %w", i+1, s.shown.Target, s.shown.Command, j.Refusal("run it"))
-		case s.shown.ReadOnly && changes(j.Capabilities):
+		case s.shown.ReadOnly && policy.Changes(j.Capabilities):
 			return fmt.Errorf("step %d, %s: %s: it says that it only reads, and the policy sees that it does more (%s); propose it with "+
 				"read_only false: %w", i+1, s.shown.Target, s.shown.Command, strings.Join(j.Capabilities, ", "), errdefs.ErrPermissionDenied)
 		}

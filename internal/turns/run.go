@@ -93,8 +93,12 @@ func (t *Turns) run(ctx context.Context, turn *Turn, s *step) StepResult {
 		out.Error = err.Error()
 		return out
 	}
-	if s.patch != nil {
+	switch {
+	case s.patch != nil:
 		return t.apply(ctx, turn, s, out)
+	case s.written != "":
+		out.Code, out.Stdout = new(int), t.text([]byte(s.written))
+		return out
 	}
 	var status *execapi.Status
 	var stdout, stderr []byte

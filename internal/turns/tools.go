@@ -13,6 +13,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/plan"
 	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/runbooks"
 	"github.com/carrel-dev/carrel/internal/tools"
 )
 
@@ -86,6 +87,10 @@ func (t *Turns) resolveCall(ctx context.Context, turn *Turn, c *plan.ToolCall) (
 	if err := t.place(ctx, turn, &x, c.Target.Kind, names[0]); err != nil {
 		return x, err
 	}
+	if tools.Find(c.Tool).Written {
+		x.written, err = t.runbook(c)
+		return x, err
+	}
 	x.exec = execapi.ExecParams{
 		Argv: c.Argv(), TimeoutMS: tools.Timeout.Milliseconds(), OutputLimit: MaxOutput, Stdout: execapi.Capture, Stderr: execapi.Capture,
 		// The command is carrel's own, and a model chose its parameters alone.
@@ -97,6 +102,9 @@ func (t *Turns) resolveCall(ctx context.Context, turn *Turn, c *plan.ToolCall) (
 
 // judgeCall says why a call is not carried out: it is if the policy answers it with SAFE and sees that it only reads.
 func (t *Turns) judgeCall(ctx context.Context, s *step) error {
+	if s.written != "" {
+		return nil
+	}
 	if s.on.Kind == operation.Workspace {
 		if _, _, err := t.cfg.Lifecycle.Seen(ctx, s.look); err != nil {
 			return err
@@ -110,12 +118,44 @@ func (t *Turns) judgeCall(ctx context.Context, s *step) error {
 	switch {
 	case j.Level == policy.Block:
 		return fmt.Errorf("%s on %s: %w", s.shown.Command, s.shown.Target, j.Refusal("read it"))
-	case j.Level != policy.Safe || changes(j.Capabilities):
+	case j.Level != policy.Safe || policy.Changes(j.Capabilities):
 		return fmt.Errorf("%s on %s: the policy does not let tools read it without a question: %s; propose a command, about which a person is "+
 			"asked: %w", s.shown.Command, s.shown.Target, strings.Join(j.Reasons, "; "), errdefs.ErrPermissionDenied)
 	}
 	return nil
 }
+
+// runbook is the text of the runbook that a call names.
+func (t *Turns) runbook(c *plan.ToolCall) (string, error) {
+	all := t.runbooks()
+	r := runbooks.Find(all, c.Name)
+	if r == nil {
+		var names []string
+		for _, r := range all {
+			names = append(names, r.Name)
+		}
+		return "", fmt.Errorf("cannot find the runbook %q: there are %s: %w", c.Name, strings.Join(names, ", "), errdefs.ErrNotFound)
+	}
+	values := map[string]string{}
+	for _, p := range c.Parameters {
+		name, value, ok := strings.Cut(p, "=")
+		if _, twice := values[name]; !ok || twice {
+			return "", fmt.Errorf("cannot use the parameter %.80q: write each once, as NAME=VALUE: %w", p, errdefs.ErrInvalidArgument)
+		}
+		values[name] = value
+	}
+	return r.Text(values)
+}
+
+func (t *Turns) runbooks() []*runbooks.Runbook {
+	if t.cfg.Runbooks == nil {
+		return nil
+	}
+	return t.cfg.Runbooks()
+}
+
+// Titles are the names and titles of the runbooks that there are, a line each.
+func (t *Turns) Titles() string { return runbooks.Titles(t.runbooks()) }
 
 // follow carries out a call whose path leads elsewhere: there, if the policy lets it. It is done once, because the second
 // path has no links.
@@ -176,7 +216,7 @@ func (s *step) reads(path string) bool {
 		return false
 	}
 	j, err := s.look.Judge(op)
-	return err == nil && j.Level == policy.Safe && !changes(j.Capabilities)
+	return err == nil && j.Level == policy.Safe && !policy.Changes(j.Capabilities)
 }
 
 // fitCall shortens what a call printed to what a call, and all calls of a turn, may print.

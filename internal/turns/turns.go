@@ -26,6 +26,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/plan"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/redact"
+	"github.com/carrel-dev/carrel/internal/runbooks"
 	"github.com/carrel-dev/carrel/internal/runtime"
 )
 
@@ -47,7 +48,7 @@ const (
 	DefaultTimeout = 5 * time.Minute
 )
 
-// Config holds the dependencies of New. All but Redact are required.
+// Config holds the dependencies of New. All but Redact and Runbooks are required.
 type Config struct {
 	Gate      *gate.Gate
 	Lifecycle *lifecycle.Lifecycle
@@ -55,7 +56,9 @@ type Config struct {
 	// Token returns what is known of a token, good or ended.
 	Token  func(id string) (principal.Issued, bool)
 	Redact *redact.Redactor
-	Log    *slog.Logger
+	// Runbooks are those that an agent is told of. Optional.
+	Runbooks func() []*runbooks.Runbook
+	Log      *slog.Logger
 }
 
 // Turns carry out plans. Its methods may be called from any goroutine.

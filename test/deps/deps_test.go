@@ -45,6 +45,7 @@ var tiers = []deps.Tier{
 	{Name: "plan", Level: 1, With: []string{"operation"}},
 	{Name: "approval", Level: 1, With: []string{"principal", "operation", "policy"}},
 	{Name: "policy", Level: 1, With: []string{"shell"}},
+	{Name: "runbooks", Level: 1, With: []string{"policy"}},
 
 	{Name: "audit", Level: 2},
 	{Name: "store", Level: 2},
