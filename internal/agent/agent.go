@@ -61,6 +61,8 @@ type Context struct {
 	Targets []string `json:"targets,omitempty"`
 	// Notes are facts about the targets, for the model.
 	Notes []string `json:"notes,omitempty"`
+	// Runbooks are names and titles of what is written down, a line each.
+	Runbooks string `json:"runbooks,omitempty"`
 	// History is what was said before, the oldest first.
 	History []Said `json:"history,omitempty"`
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/agent"
 	"github.com/carrel-dev/carrel/internal/linerpc"
 	"github.com/carrel-dev/carrel/internal/llm"
+	"github.com/carrel-dev/carrel/internal/tools"
 )
 
 // turnOf runs a turn that proposes nothing, and returns what the person is told, "" for nothing, and why the turn failed.
@@ -101,6 +102,34 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// Calls of tools are proposed as they are, and what they print is evidence. The model is told of each tool.
+func TestToolCalls(t *testing.T) {
+	text := object(t, map[string]any{"type": "tool_calls", "calls": []any{map[string]any{"target": "host", "tool": "sockets"}}})
+	m := model(says(text), says(object(t, map[string]any{"type": "no_change", "answer": "it listens", "evidence": []string{"0.0.0.0:80"}})))
+	c := begin(t, m, agent.Context{Targets: []string{"host"}})
+	id := c.prompt("does it listen?")
+	got, proposal := c.proposed()
+	if got != text {
+		t.Errorf("proposed %q", got)
+	}
+	c.answered(proposal, printed("tcp LISTEN 0.0.0.0:80\n", ""))
+	if told := c.told(); told != "it listens" {
+		t.Errorf("told %q", told)
+	}
+	if e := c.ended(id); e.Meta.Carrel.Plans != 0 || e.Meta.Carrel.Requests != 2 {
+		t.Errorf("%+v", e)
+	}
+	first := m.requests()[0].System
+	for _, x := range tools.All() {
+		if !strings.Contains(first, "- "+x.Usage()) {
+			t.Errorf("the model is not told of %s", x.Name)
+		}
+	}
+	if !strings.Contains(first, tools.Limits()) {
+		t.Error("the model is not told the bounds")
+	}
+}
+
 // An answer that cannot be used is sent back with what is wrong, twice in a row. An answer that can be used begins anew.
 func TestRepair(t *testing.T) {
 	bad := "I would run id."
@@ -183,7 +212,7 @@ func TestOutcomes(t *testing.T) {
 	}{
 		"denied":              {"denied", 1, "not approved: alice denied it"},
 		"blocked":             {"blocked", 1, "I could not go on: alice denied it"},
-		"refused three times": {"refused", 3, "refused three plans, at last: alice denied it"},
+		"refused three times": {"refused", 3, "refused three answers, at last: alice denied it"},
 		"refused twice":       {"refused", 2, ""},
 		"invalid four times":  {"invalid", 4, ""}, // carrel counts those, and blocks
 		"failed four times":   {"failed", 4, ""},

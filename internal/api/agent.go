@@ -126,7 +126,7 @@ func (h *hosts) RunOn(ctx context.Context, c runtime.HostCommand) (runtime.HostR
 	m, err := h.ask(ctx, func(number int64) *carrelv1.ServeResponse {
 		return &carrelv1.ServeResponse{Message: &carrelv1.ServeResponse_Step{Step: &carrelv1.AgentStep{
 			Number: number, Target: targetOf(c), Name: c.Name, Argv: c.Argv, ReadOnly: c.ReadOnly, TimeoutMs: c.Timeout.Milliseconds(),
-			MaxOutput: int64(c.MaxOutput),
+			MaxOutput: int64(c.MaxOutput), Path: c.Path,
 		}}}
 	})
 	if err == nil && m.GetResult() == nil {
@@ -269,7 +269,7 @@ func (h *hosts) leave() {
 
 // resultFrom is what a client says of a step, within its bounds.
 func resultFrom(r *carrelv1.StepResult, most int) (out runtime.HostResult, err error) {
-	out = runtime.HostResult{Lost: max(r.GetLost(), 0), Held: cutText(r.GetHeld(), maxHeld)}
+	out = runtime.HostResult{Lost: max(r.GetLost(), 0), Held: cutText(r.GetHeld(), maxHeld), Path: cutText(r.GetPath(), maxPath)}
 	for _, s := range []struct {
 		from []byte
 		to   *[]byte

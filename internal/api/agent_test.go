@@ -22,9 +22,9 @@ func (g *carryingGate) ServeHosts(ctx context.Context, p principal.Principal, re
 	var both sync.WaitGroup
 	both.Go(func() {
 		r, err := h.RunOn(ran, runtime.HostCommand{
-			Remote: true, Name: "web-1", Argv: []string{"id"}, Timeout: time.Minute, MaxOutput: 4,
+			Remote: true, Name: "web-1", Argv: []string{"id"}, Timeout: time.Minute, MaxOutput: 4, Path: "/a",
 		})
-		first = fmt.Sprintf("%s %s %d %s %v", r.Stdout, r.Stderr, r.Lost, r.Held, err)
+		first = fmt.Sprintf("%s %s %d %s %s %v", r.Stdout, r.Stderr, r.Lost, r.Held, r.Path, err)
 		if s := r.Status; s != nil {
 			first += fmt.Sprintf(" %d %d %v", s.Code, s.Signal, s.TimedOut)
 		}

@@ -77,13 +77,13 @@ var later = []struct {
 			&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Start{Start: &carrelv1.ServeStart{Workspace: "demo", TaskId: string(ranID)}}},
 			&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Result{Result: &carrelv1.StepResult{
 				Number: 1, Status: &carrelv1.Status{Code: 137, Signal: 9, TimedOut: true}, Stdout: []byte("out\x00and more"), Stderr: []byte("err\xff"),
-				Lost: 5, Held: "read_only", Error: "it is odd",
+				Lost: 5, Held: "read_only", Error: "it is odd", Path: "/b",
 			}}},
 			&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Patched{Patched: &carrelv1.PatchResult{
 				Number: 2, Digest: "sha256:aa", Diff: "+b", Files: []string{"/f"}, Risks: []string{"odd"}, Id: "u1", Error: "no",
 			}}},
 		},
-		"out\x00 err\xff 13 read_only it is odd: unavailable 137 9 true sha256:aa +b [/f] [odd] u1 no: unavailable", nil,
+		"out\x00 err\xff 13 read_only /b it is odd: unavailable 137 9 true sha256:aa +b [/f] [odd] u1 no: unavailable", nil,
 	},
 	{
 		"PortService.Connect",

@@ -1,12 +1,15 @@
 package cli
 
 import (
+	"strings"
+
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/attend"
 	"github.com/carrel-dev/carrel/internal/steps"
+	"github.com/carrel-dev/carrel/internal/tools"
 )
 
 func (a *app) agentCommand() *cobra.Command {
@@ -88,6 +91,11 @@ model, nothing is made, and no host is connected to.`,
 		for _, name := range k.served.Remotes {
 			rows = append(rows, [2]string{"remote", name})
 		}
+		for _, x := range tools.All() {
+			rows = append(rows, [2]string{"tool", x.Usage()})
+		}
+		rows = append(rows, [2]string{"tools may", tools.Limits()},
+			[2]string{"tools read", strings.Join(append(k.served.Roots, tools.Roots...), " ")})
 		o := object{}
 		for _, r := range rows {
 			o = append(o, member{r[0], r[1]})

@@ -25,7 +25,16 @@ func (a *app) servedHosts(c context.Context, x *askFlags) (cfg steps.Config, clo
 				"or ask as an ordinary user\n")
 		} else {
 			cfg.Local = steps.Local(x.asRoot)
-			if cfg.Patch, err = a.patches(c, x); err != nil {
+			roots, err := filesRoots(x)
+			if err != nil {
+				return cfg, closeAll, err
+			}
+			for _, d := range roots {
+				if found, err := filepath.EvalSymlinks(d); err == nil { // what tools read is held to where it leads
+					cfg.Roots = append(cfg.Roots, found)
+				}
+			}
+			if cfg.Patch, err = a.patches(c, roots); err != nil {
 				return cfg, closeAll, err
 			}
 		}
@@ -61,9 +70,8 @@ func patchesDir() (string, error) {
 	return filepath.Join(state, "patches"), nil
 }
 
-// patches changes files below the directories that the flags name, or below this one. It is nil where that is the root
-// directory.
-func (a *app) patches(ctx context.Context, x *askFlags) (steps.Change, error) {
+// filesRoots are the directories that the flags name, or else this one; none where that is the root directory.
+func filesRoots(x *askFlags) ([]string, error) {
 	var roots []string
 	for _, d := range x.files {
 		d, err := filepath.Abs(d)
@@ -78,6 +86,14 @@ func (a *app) patches(ctx context.Context, x *askFlags) (steps.Change, error) {
 			return nil, nil
 		}
 		roots = []string{here}
+	}
+	return roots, nil
+}
+
+// patches changes files below some directories. It is nil where there is none.
+func (a *app) patches(ctx context.Context, roots []string) (steps.Change, error) {
+	if len(roots) == 0 {
+		return nil, nil
 	}
 	dir, err := patchesDir()
 	if err != nil {

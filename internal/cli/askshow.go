@@ -76,10 +76,12 @@ func (p *plans) wait(ctx context.Context, digest string) (*planShown, error) {
 type stepShown struct {
 	Step   int    `json:"step"`
 	Target string `json:"target"`
-	Code   *int   `json:"exit_code"`
-	Error  string `json:"error"`
-	Stderr string `json:"stderr"`
-	Held   string `json:"held"`
+	// Command is that of a step, or a call of a tool.
+	Command string `json:"command"`
+	Code    *int   `json:"exit_code"`
+	Error   string `json:"error"`
+	Stderr  string `json:"stderr"`
+	Held    string `json:"held"`
 }
 
 // show shows one message of a turn: the agent's words on stdout, and what happens on stderr.
@@ -113,6 +115,11 @@ func (t *turnView) show(m *carrelv1.TaskMessage) error {
 		var s stepShown
 		if json.Unmarshal(m.GetBody(), &s) == nil {
 			return say(t.a.Err, "%s", stepText(&s))
+		}
+	case "tool":
+		var s stepShown
+		if json.Unmarshal(m.GetBody(), &s) == nil {
+			return say(t.a.Err, "%s", toolText(&s))
 		}
 	case "refusal":
 		var r struct{ Outcome, Why string }
@@ -151,6 +158,20 @@ func stepText(s *stepShown) string {
 		return text + "\n"
 	}
 	return fmt.Sprintf("  %d. %s: done\n", s.Step, printable(s.Target))
+}
+
+// toolText is a call of a tool in one line.
+func toolText(s *stepShown) string {
+	end := "read"
+	switch {
+	case s.Error != "":
+		end = cut(printable(s.Error), 200)
+	case s.Code != nil && *s.Code != 0:
+		if end = fmt.Sprintf("exit code %d", *s.Code); s.Stderr != "" {
+			end = cut(printable(lastLine(s.Stderr)), 200)
+		}
+	}
+	return fmt.Sprintf("  %s: %s: %s\n", printable(s.Target), cut(printable(s.Command), 200), end)
 }
 
 // lastLine is the last line of a text that is not empty.

@@ -90,6 +90,7 @@ var commandTable = []struct {
 	{"chat", "commands", (*app).chatCommand},
 	{"undo", "commands", (*app).undoCommand},
 	{"agent", "commands", (*app).agentCommand},
+	{"runbook", "commands", (*app).runbookCommand},
 	{"approvals", "commands", (*app).approvalsCommand},
 	{"mcp", "commands", (*app).mcpCommand},
 	{"up", "host", (*app).upCommand},

@@ -102,6 +102,8 @@ type Config struct {
 	RedactFiles []string
 	// SecretsKey is the file of the key that secrets are sealed with, "" for the one in the daemon's directory.
 	SecretsKey string
+	// RunbooksDir has the administrator's runbooks.
+	RunbooksDir string
 	// EgressFile has what holds for the network of all workspaces.
 	EgressFile string
 	// AuditAnchor is a file that each countersigned checkpoint is appended to, "" for none;

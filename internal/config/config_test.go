@@ -47,7 +47,7 @@ func TestDefaults(t *testing.T) {
 		MaxArchivesPerOwner: 100, ArchiveBytesPerOwner: 64 << 30, ArchiveRetention: 4320 * time.Hour,
 		RestoreMaxEntries: 2_000_000, RestoreMaxRatio: 1000, AuditCheckpointEvery: time.Minute, AuditCheckpointRecords: 4096,
 		AuditMaxSize: 256 << 20, StopTimeout: 10 * time.Second, IdleExit: 30 * time.Second, PolicyBuiltin: true, ApprovalWait: 15 * time.Minute,
-		Traces: "file", EgressFile: "/etc/carrel/egress.yaml", LogLevel: slog.LevelInfo, LogFormat: "text",
+		Traces: "file", EgressFile: "/etc/carrel/egress.yaml", RunbooksDir: "/etc/carrel/runbooks", LogLevel: slog.LevelInfo, LogFormat: "text",
 	}
 	if d := cmp.Diff(want, c, cmpopts.IgnoreUnexported(config.Config{})); d != "" {
 		t.Errorf("defaults (-want +got):\n%s", d)

@@ -18,6 +18,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -46,6 +47,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/room"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
+	"github.com/carrel-dev/carrel/internal/runbooks"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/secret"
@@ -283,6 +285,8 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	})
 	disk := room.NewGauge(stateDir(cfg), log, audited, db, reserve)
 	disk.Look(ctx, time.Now()) // a daemon that starts on a full disk is in that state from the start
+	var written atomic.Pointer[[]*runbooks.Runbook]
+	written.Store(new([]*runbooks.Runbook))
 	g = flow.New(flow.Config{
 		Redact:   redactor,
 		Runtimes: runtime.ByBoundary{workspace.BoundaryNamespace: rt}, Store: db, Audit: audited, Prefix: cfg.NamePrefix, Limits: cfg.Limits,
@@ -298,8 +302,14 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 			if err := secrets.readFiles(); err != nil {
 				return nil, err
 			}
-			return loadPolicy(cfg, log)
+			e, err := loadPolicy(cfg, log)
+			if err == nil {
+				all := loadRunbooks(cfg.RunbooksDir, e, log)
+				written.Store(&all)
+			}
+			return e, err
 		},
+		Runbooks: func() []*runbooks.Runbook { return *written.Load() },
 		Network: func() error {
 			network, err := readNetwork(cfg)
 			if err == nil {

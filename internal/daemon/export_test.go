@@ -18,5 +18,8 @@ var Listen = listen
 // AuditPath is auditPath.
 var AuditPath = auditPath
 
+// LoadRunbooks is loadRunbooks.
+var LoadRunbooks = loadRunbooks
+
 // Several is several.
 var Several = several

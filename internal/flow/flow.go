@@ -35,6 +35,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/redact"
 	"github.com/carrel-dev/carrel/internal/room"
+	"github.com/carrel-dev/carrel/internal/runbooks"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/secret"
 	"github.com/carrel-dev/carrel/internal/secrets"
@@ -107,6 +108,8 @@ type Config struct {
 	Version string
 	// Policy reads the rules that operations are judged by; nil is the built-in ones alone.
 	Policy func() (*policy.Engine, error)
+	// Runbooks are those that agents are told of. Optional.
+	Runbooks func() []*runbooks.Runbook
 	// ApprovalWait is how long an operation waits for a person's answer, 0 for the default.
 	ApprovalWait time.Duration
 	// SeparateApprovals: nobody approves what they asked for themselves.
@@ -185,7 +188,8 @@ func New(cfg Config) *Flow {
 		Gate: f.gate, Lifecycle: f.Lifecycle, Commands: f.Commands, Store: cfg.Store, Allow: f.AllowTask, Redact: cfg.Redact,
 		Turn: f.Models.Turn, Patience: cfg.TaskPatience, Log: cfg.Log,
 		Turns: turns.New(turns.Config{
-			Gate: f.gate, Lifecycle: f.Lifecycle, Commands: f.Commands, Token: cfg.Store.Token, Redact: cfg.Redact, Log: cfg.Log,
+			Gate: f.gate, Lifecycle: f.Lifecycle, Commands: f.Commands, Token: cfg.Store.Token, Redact: cfg.Redact,
+			Runbooks: cfg.Runbooks, Log: cfg.Log,
 		}),
 	})
 	f.Files = files.New(files.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Program: cfg.Archiver})

@@ -70,6 +70,7 @@ type answerTo struct {
 		Code   *int   `json:"exit_code"`
 		Error  string `json:"error"`
 		Stdout string `json:"stdout"`
+		Stderr string `json:"stderr"`
 	} `json:"steps"`
 }
 

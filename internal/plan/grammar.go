@@ -38,8 +38,11 @@ func inWords(members []member) string {
 func (m *member) inWords() string {
 	switch m.kind {
 	case objects:
-		if len(m.of) > 0 && &m.of[0] == &stepMembers[0] {
+		if &m.of[0] == &stepMembers[0] {
 			return "[STEP…] " + m.doc
+		}
+		if &m.of[0] == &callMembers[0] {
+			return "[{" + inWords(callMembers[:callOwn]) + ",and the parameters of that tool}…]"
 		}
 		return "[{" + inWords(m.of) + "}…] " + m.doc
 	case texts:
@@ -50,6 +53,8 @@ func (m *member) inWords() string {
 		return fmt.Sprintf("%d to %d, %s", m.min, m.max, m.doc)
 	case choice:
 		return strings.Join(m.words, "|")
+	case where:
+		return "one of the targets below"
 	default:
 		return "text, " + m.doc
 	}

@@ -56,6 +56,16 @@ func Parse(text []byte) (Answer, error) {
 	if err := strictjson.Unmarshal(text, a.form()); err != nil {
 		return Answer{}, fmt.Errorf("cannot read an answer of type %s: %w: %w", f.typ, err, errdefs.ErrInvalidArgument)
 	}
+	if f.typ == ToolCallsType {
+		for i := range a.Tools.Calls {
+			for _, p := range a.Tools.Calls[i].Problems() {
+				c.say(fmt.Sprintf("calls[%d].%s", i, p.Param), p.What, p.Allowed)
+			}
+		}
+		if len(c.problems) > 0 {
+			return Answer{}, refused(c.problems)
+		}
+	}
 	return a, nil
 }
 

@@ -1,4 +1,5 @@
-// Package plan reads the answers of a language model: plans of commands, plans of changes to files, and plain answers.
+// Package plan reads the answers of a language model: plans of commands, plans of changes to files, calls of tools that
+// read, and plain answers.
 //
 // An answer is one JSON object of a known form. Anything else is an error that says where it is wrong and what is
 // allowed there, so that the error can be sent back to the model. The forms are one table, from which Parse and Schema
@@ -16,6 +17,8 @@ import (
 	"strconv"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/tools"
 )
 
 // Bounds of an answer. Lengths are in bytes, of the decoded text where it is a member.
@@ -41,6 +44,7 @@ type Type string
 const (
 	CommandPlanType   Type = "command_plan"
 	FilePatchPlanType Type = "file_patch_plan"
+	ToolCallsType     Type = "tool_calls"
 	DirectAnswerType  Type = "direct_answer"
 	NoChangeType      Type = "no_change"
 	ContinueType      Type = "continue_planning"
@@ -51,6 +55,7 @@ type Answer struct {
 	Type     Type
 	Commands *CommandPlan
 	Patch    *FilePatchPlan
+	Tools    *ToolCalls
 	Direct   *DirectAnswer
 	NoChange *NoChange
 	Continue *ContinuePlanning
@@ -126,6 +131,18 @@ func (p PermissionChange) Bits() uint32 {
 	return uint32(n)
 }
 
+// ToolCalls are calls of tools that read. They have no order.
+type ToolCalls struct {
+	Type  Type       `json:"type"`
+	Calls []ToolCall `json:"calls"`
+}
+
+// ToolCall is one call, and where it reads: a single place.
+type ToolCall struct {
+	Target Target `json:"target"`
+	tools.Call
+}
+
 // DirectAnswer is an answer in prose. It changes nothing.
 type DirectAnswer struct {
 	Type   Type   `json:"type"`
@@ -154,6 +171,9 @@ func (a *Answer) form() any {
 	case FilePatchPlanType:
 		a.Patch = &FilePatchPlan{}
 		return a.Patch
+	case ToolCallsType:
+		a.Tools = &ToolCalls{}
+		return a.Tools
 	case DirectAnswerType:
 		a.Direct = &DirectAnswer{}
 		return a.Direct
@@ -177,6 +197,8 @@ func (a Answer) Canonical() ([]byte, error) {
 		v = a.Commands
 	case a.Type == FilePatchPlanType && a.Patch != nil:
 		v = a.Patch
+	case a.Type == ToolCallsType && a.Tools != nil:
+		v = a.Tools
 	case a.Type == DirectAnswerType && a.Direct != nil:
 		v = a.Direct
 	case a.Type == NoChangeType && a.NoChange != nil:

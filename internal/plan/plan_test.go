@@ -25,10 +25,13 @@ const (
 		`"permission_changes":[{"path":"a.txt","mode":"0644"}]}`
 	direct   = `{"type":"direct_answer","answer":"привет\n"}`
 	noChange = `{"type":"no_change","answer":"a","evidence":["port 8080"]}`
-	more     = `{"type":"continue_planning","reason":"r"}`
+	reads    = `{"type":"tool_calls","calls":[{"target":"host","tool":"read_file","path":"/etc/hosts","first_line":2,"lines":10},` +
+		`{"target":"workspace my chat","tool":"journal","since":"2h","unit":"a.service","priority":"err"},` +
+		`{"target":"host","tool":"runbook","name":"disk","parameters":["dir=/var"]}]}`
+	more = `{"type":"continue_planning","reason":"r"}`
 )
 
-var valid = []string{command, filePatch, direct, noChange, more}
+var valid = []string{command, filePatch, reads, direct, noChange, more}
 
 func TestParse(t *testing.T) {
 	a, err := plan.Parse([]byte(" \n" + command + "\n"))
@@ -59,6 +62,11 @@ func TestParse(t *testing.T) {
 	a, err = plan.Parse([]byte(strings.Replace(filePatch, "unified_diff", "patch", 1)))
 	if err != nil || a.Patch.Text() != a.Patch.Patch || a.Patch.Text() == "" {
 		t.Errorf("%+v, %v", a.Patch, err)
+	}
+	a, err = plan.Parse([]byte(reads))
+	if err != nil || a.Tools == nil || a.Tools.Calls[0].Target.Kind != operation.Host || a.Tools.Calls[0].Path != "/etc/hosts" ||
+		a.Tools.Calls[0].FirstLine != 2 || a.Tools.Calls[1].Tool != "journal" || a.Tools.Calls[1].Unit != "a.service" {
+		t.Errorf("%+v, %v", a.Tools, err)
 	}
 	for _, text := range valid {
 		a, err := plan.Parse([]byte(text))
@@ -99,9 +107,19 @@ func TestRefusals(t *testing.T) {
 		{in(direct, "привет", strings.Repeat("x", plan.MaxAnswer)), "at most 262144 are allowed"},
 		{in(direct, `"answer"`, `"x":`+deep+`,"answer"`), "nested more than 32 deep"},
 		{`[` + direct + `]`, "begins with"},
-		{`{}`, "type: is missing; give one of command_plan, file_patch_plan, direct_answer, no_change, continue_planning"},
+		{`{}`, "type: is missing; give one of command_plan, file_patch_plan, tool_calls, direct_answer, no_change, continue_planning"},
 		{`{"type":null}`, "type: nothing is no type"},
 		{`{"type":"shell"}`, `type: the text "shell" is no type`},
+		{in(reads, `"path":"/etc/hosts",`, ``), "calls[0].path: is missing, and read_file needs it; give an absolute path"},
+		{in(reads, `"/etc/hosts"`, `"../hosts"`), "calls[0].path: is not usable"},
+		{in(reads, `"/etc/hosts"`, `"/etc/ho\u202ests"`), "calls[0].path: has the character U+202E"},
+		{in(reads, `"lines":10`, `"lines":10,"sort":"cpu"`), "calls[0].sort: is not a parameter of read_file; it takes path, first_line, lines"},
+		{in(reads, `"lines":10`, `"lines":10,"depth":1`), "calls[0].depth: is not known"},
+		{in(reads, `"read_file"`, `"write_file"`), `calls[0].tool: is "write_file"; give one of read_file`},
+		{in(reads, `"workspace my chat"`, `"remote a b"`), "calls[1].target: \"remote a b\" is more than one place"},
+		{in(reads, `"target":"host",`, ``), "calls[0].target: is missing"},
+		{`{"type":"tool_calls","calls":[]}`, "calls: is an empty list"},
+		{`{"type":"tool_calls","calls":[` + list(`{"target":"host","tool":"sockets"}`, 9) + `]}`, "calls: has 9 elements"},
 		{in(direct, `"type"`, `"Type"`), "type: is missing"},
 		{in(direct, `}`, `,"note":1}`), "note: is not known; the members are answer"},
 		{in(direct, `}`, `,"a b":1}`), `"a b": is not known`},

@@ -69,7 +69,11 @@ func (m *member) schema() string {
 	case number:
 		return fmt.Sprintf(`{%s%s,"minimum":%d,"maximum":%d}`, doc, typ("integer"), m.min, m.max)
 	case choice:
-		return `{` + doc + typ("string") + `,"enum":` + words(m.words) + `}`
+		enum := words(m.words)
+		if m.optional {
+			enum = strings.TrimSuffix(enum, "]") + ",null]"
+		}
+		return `{` + doc + typ("string") + `,"enum":` + enum + `}`
 	case mode:
 		return `{` + doc + typ("string") + `,"pattern":"^0?[0-7]{3}$"}`
 	case where:

@@ -3,6 +3,7 @@ package plan_test
 import (
 	"encoding/json"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -29,6 +30,10 @@ func resolve(t testing.TB, text json.RawMessage) *jsonschema.Resolved {
 func members(of reflect.Type) []string {
 	var names []string
 	for f := range of.Fields() {
+		if f.Anonymous {
+			names = append(names, members(f.Type)...)
+			continue
+		}
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		names = append(names, name)
 	}
@@ -111,6 +116,9 @@ func broken(t *testing.T, text string) []string {
 	return out
 }
 
+// toolsOwn is what Parse says of the parameters of one tool. In the schema each tool has those of all.
+var toolsOwn = regexp.MustCompile(`calls\[[012]\]\.[a-z_]+: is (missing, and [a-z_]+ needs it|not a parameter of|there beside)`)
+
 // The schema takes whatever Parse takes, and of small changes to an answer both refuse the same, but for what a schema
 // cannot say.
 func TestSchemaAndParse(t *testing.T) {
@@ -134,7 +142,7 @@ func TestSchemaAndParse(t *testing.T) {
 				t.Errorf("Parse takes %.300s\nthe schema says %v, %v", text, allErr, oneErr)
 			}
 			if parseErr != nil && allErr == nil && !strings.Contains(parseErr.Error(), "has only") &&
-				!strings.Contains(parseErr.Error(), "not usable") {
+				!strings.Contains(parseErr.Error(), "not usable") && !toolsOwn.MatchString(parseErr.Error()) {
 				t.Errorf("the schema takes %.300s\nParse says %v", text, parseErr)
 			}
 			if parseErr == nil {

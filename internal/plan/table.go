@@ -1,5 +1,7 @@
 package plan
 
+import "github.com/carrel-dev/carrel/internal/tools"
+
 // kind is what a member holds.
 type kind int
 
@@ -59,6 +61,36 @@ func steps(name string, least int, doc string) member {
 	return member{name: name, kind: objects, min: least, max: MaxCommands, of: stepMembers, doc: doc}
 }
 
+// toolKinds are the kinds of the parameters of tools. Their forms are checked by package tools as well.
+var toolKinds = map[tools.Kind]kind{
+	tools.Path: path, tools.Pattern: line, tools.Glob: line, tools.Unit: line, tools.Span: line, tools.Package: line, tools.Number: number,
+	tools.Choice: choice, tools.Book: line, tools.Values: texts,
+}
+
+// maxValues is how many parameters of a runbook one call gives.
+const maxValues = 16
+
+// callMembers are those of a call. The first callOwn are not parameters of its tool.
+var callMembers = calls()
+
+const callOwn = 2
+
+// calls are the members of a call: the parameters of all tools are optional, and each tool takes its own.
+func calls() []member {
+	all := []member{
+		{name: "target", kind: where, one: true, doc: "where it reads; there is no default"},
+		{name: "tool", kind: choice, words: tools.Names(), doc: "which tool"},
+	}
+	for _, p := range tools.Params() {
+		m := member{name: p.Name, kind: toolKinds[p.Kind], optional: true, min: 1, max: p.Max, words: p.Words, doc: p.Doc}
+		if m.kind == texts {
+			m.max, m.each = maxValues, &member{kind: line, min: 1, max: MaxProse}
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
 // forms are all answers that there are. Structs and schema follow it.
 var forms = []form{
 	{typ: CommandPlanType, doc: "commands to be run in their order", members: []member{
@@ -97,6 +129,9 @@ var forms = []form{
 				{name: "mode", kind: mode, doc: "its mode in octal digits, as 0644"},
 			},
 		},
+	}},
+	{typ: ToolCallsType, doc: "calls of tools that only read; nobody is asked about them", members: []member{
+		{name: "calls", kind: objects, min: 1, max: tools.MaxCalls, of: callMembers, doc: "the calls, each with its tool's own parameters"},
 	}},
 	{typ: DirectAnswerType, doc: "an answer that needs no command and no change", members: []member{
 		{name: "answer", kind: prose, min: 1, max: MaxAnswer, doc: "the answer"},

@@ -53,6 +53,9 @@ type HostCommand struct {
 	Timeout  time.Duration
 	// MaxOutput is in bytes for each stream.
 	MaxOutput int
+	// Path is the file or directory that it reads, "" if it is not for one. The command is run only if no part of Path is a
+	// symbolic link and it is below what tools may read on that host.
+	Path string
 }
 
 // HostResult is what became of a command on a host.
@@ -64,4 +67,6 @@ type HostResult struct {
 	Lost int64
 	// Held says what held the command, for people.
 	Held string
+	// Path is that of the command without symbolic links. If it is set, the command was not run, because its own has some.
+	Path string
 }

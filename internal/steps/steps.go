@@ -28,8 +28,9 @@ type Run func(ctx context.Context, c runtime.HostCommand) (runtime.HostResult, e
 
 // Config holds the dependencies of Serve. Those that are nil run nothing, and their steps are refused.
 type Config struct {
-	// Local runs commands on this machine.
+	// Local runs commands on this machine. Roots are directories below which tools read here, beside tools.Roots.
 	Local Run
+	Roots []string
 	// Remote runs commands on the hosts that Remotes names.
 	Remote  Run
 	Remotes []string
@@ -182,16 +183,16 @@ func (s *server) end(number int64) {
 func (s *server) run(ctx context.Context, m *carrelv1.AgentStep) (runtime.HostResult, error) {
 	c := runtime.HostCommand{
 		Remote: m.GetTarget() == string(operation.Remote), Name: m.GetName(), Argv: m.GetArgv(), ReadOnly: m.GetReadOnly(),
-		Timeout: time.Duration(m.GetTimeoutMs()) * time.Millisecond, MaxOutput: int(m.GetMaxOutput()),
+		Timeout: time.Duration(m.GetTimeoutMs()) * time.Millisecond, MaxOutput: int(m.GetMaxOutput()), Path: m.GetPath(),
 	}
 	if len(c.Argv) == 0 || c.Timeout <= 0 || c.MaxOutput <= 0 {
 		return runtime.HostResult{}, errors.New("it was not run: it has no command, no time or no room for output")
 	}
 	switch {
 	case m.GetTarget() == string(operation.Host) && c.Name == "" && s.cfg.Local != nil:
-		return s.cfg.Local(ctx, c)
+		return reading(ctx, c, here, s.cfg.Roots, s.cfg.Local)
 	case c.Remote && slices.Contains(s.cfg.Remotes, c.Name) && s.cfg.Remote != nil:
-		return s.cfg.Remote(ctx, c)
+		return reading(ctx, c, there(s.cfg.Remote), nil, s.cfg.Remote)
 	}
 	return runtime.HostResult{}, fmt.Errorf("it was not run: this client does not serve %q", strings.TrimSpace(m.GetTarget()+" "+c.Name))
 }
@@ -199,6 +200,7 @@ func (s *server) run(ctx context.Context, m *carrelv1.AgentStep) (runtime.HostRe
 func (s *server) answer(m *carrelv1.AgentStep, r runtime.HostResult, err error) {
 	out := &carrelv1.StepResult{
 		Number: m.GetNumber(), Stdout: r.Stdout, Stderr: r.Stderr, Lost: r.Lost, Held: text(r.Held), Status: statusTo(r.Status),
+		Path: text(r.Path),
 	}
 	if err != nil {
 		out.Error = text(err.Error())

@@ -30,6 +30,11 @@ type step struct {
 	look  *gate.Authorised
 	// patch is the change to files that it is, nil if it is a command; then op and exec are empty.
 	patch *patched
+	// call is the call of a tool that it carries out, nil if it is a plan's. followed: its path was another one at first.
+	call     *plan.ToolCall
+	followed bool
+	// written is what answers a call that reads nothing.
+	written string
 }
 
 // The parts of a plan, in the order in which they are run.
@@ -86,18 +91,9 @@ func (t *Turns) resolveStep(ctx context.Context, turn *Turn, part string, s plan
 	var out []step
 	for _, name := range names {
 		x := step{shown: operation.PlanStep{Part: part, Command: s.Command, ReadOnly: s.ReadOnly}, hosts: len(names)}
-		request := operation.Request{By: turn.By, Op: operation.Simple(operation.ExplainCommand)}
-		if s.Target.Kind == operation.Workspace {
-			x.look, err = t.cfg.Lifecycle.Authorise(ctx, turn.By, name, request.Op)
-		} else {
-			request.On = operation.Target{Kind: s.Target.Kind, Name: id.Workspace(name), Owner: turn.By.Owner()}
-			x.look, err = t.cfg.Gate.Authorise(ctx, request, nil)
-		}
-		if err != nil {
+		if err := t.place(ctx, turn, &x, s.Target.Kind, name); err != nil {
 			return nil, err
 		}
-		x.on = x.look.On()
-		x.shown.Target = strings.TrimSpace(string(x.on.Kind) + " " + string(x.on.Name))
 		timeout := DefaultTimeout
 		if s.TimeoutSeconds > 0 {
 			timeout = time.Duration(s.TimeoutSeconds) * time.Second
@@ -117,6 +113,23 @@ func (t *Turns) resolveStep(ctx context.Context, turn *Turn, part string, s plan
 		out = append(out, x)
 	}
 	return out, nil
+}
+
+// place finds what a step runs on.
+func (t *Turns) place(ctx context.Context, turn *Turn, x *step, kind operation.TargetKind, name string) (err error) {
+	request := operation.Request{By: turn.By, Op: operation.Simple(operation.ExplainCommand)}
+	if kind == operation.Workspace {
+		x.look, err = t.cfg.Lifecycle.Authorise(ctx, turn.By, name, request.Op)
+	} else {
+		request.On = operation.Target{Kind: kind, Name: id.Workspace(name), Owner: turn.By.Owner()}
+		x.look, err = t.cfg.Gate.Authorise(ctx, request, nil)
+	}
+	if err != nil {
+		return err
+	}
+	x.on = x.look.On()
+	x.shown.Target = strings.TrimSpace(string(x.on.Kind) + " " + string(x.on.Name))
+	return nil
 }
 
 // maxNamed is how many hosts an error names.
@@ -183,7 +196,7 @@ func (t *Turns) judge(ctx context.Context, steps []step) (at int, err error) {
 		switch {
 		case j.Level == policy.Block:
 			return i, fmt.Errorf("step %d, %s: %s: %w", i+1, s.shown.Target, s.shown.Command, j.Refusal("run it"))
-		case s.shown.ReadOnly && changes(j.Capabilities):
+		case s.shown.ReadOnly && policy.Changes(j.Capabilities):
 			return i, fmt.Errorf("step %d, %s: %s: it says that it only reads, and the policy sees that it does more (%s); propose it with "+
 				"read_only false: %w", i+1, s.shown.Target, s.shown.Command, strings.Join(j.Capabilities, ", "), errdefs.ErrPermissionDenied)
 		}

@@ -3,6 +3,7 @@ package turns
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -26,17 +27,8 @@ const forks = 8
 // alone: if it fails there, it is not tried on the others.
 func (t *Turns) runAll(ctx context.Context, turn *Turn, steps []step) (Reply, error) {
 	reply := Reply{Outcome: Done}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	if turn.Gone != nil {
-		go func() {
-			select {
-			case <-turn.Gone:
-				cancel(fmt.Errorf("cannot go on with the plan: its turn was stopped: %w", errdefs.ErrAborted))
-			case <-ctx.Done():
-			}
-		}()
-	}
+	ctx, cancel := turn.while(ctx)
+	defer cancel()
 	for from := 0; from < len(steps); {
 		batch := steps[from:min(from+max(steps[from].hosts, 1), len(steps))]
 		first := batch[:1]
@@ -60,6 +52,21 @@ func (t *Turns) runAll(ctx context.Context, turn *Turn, steps []step) (Reply, er
 	}
 	fit(&reply)
 	return reply, nil
+}
+
+// while is a context that ends with the turn.
+func (turn *Turn) while(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	if turn.Gone != nil {
+		go func() {
+			select {
+			case <-turn.Gone:
+				cancel(fmt.Errorf("cannot go on with the plan: its turn was stopped: %w", errdefs.ErrAborted))
+			case <-ctx.Done():
+			}
+		}()
+	}
+	return ctx, func() { cancel(nil) }
 }
 
 // together runs steps at the same time, and returns what became of them in their order. at is the place of the first.
@@ -86,8 +93,12 @@ func (t *Turns) run(ctx context.Context, turn *Turn, s *step) StepResult {
 		out.Error = err.Error()
 		return out
 	}
-	if s.patch != nil {
+	switch {
+	case s.patch != nil:
 		return t.apply(ctx, turn, s, out)
+	case s.written != "":
+		out.Code, out.Stdout = new(int), t.text([]byte(s.written))
+		return out
 	}
 	var status *execapi.Status
 	var stdout, stderr []byte
@@ -100,6 +111,13 @@ func (t *Turns) run(ctx context.Context, turn *Turn, s *step) StepResult {
 		var res runtime.HostResult
 		res, err = t.onHost(ctx, turn, s)
 		status, stdout, stderr, out.Lost, out.Held = res.Status, res.Stdout, res.Stderr, res.Lost, oneLine(res.Held)
+	}
+	var elsewhere *leads
+	if errors.As(err, &elsewhere) {
+		return t.follow(ctx, turn, s, elsewhere)
+	}
+	if s.call != nil {
+		stdout = s.readable(stdout)
 	}
 	out.Stdout, out.Stderr = t.text(stdout), t.text(stderr)
 	switch {
@@ -138,8 +156,11 @@ func (t *Turns) onHost(ctx context.Context, turn *Turn, s *step) (res runtime.Ho
 		}
 		res, err = by.RunOn(ctx, runtime.HostCommand{
 			Remote: s.on.Kind == operation.Remote, Name: string(s.on.Name), Argv: s.exec.Argv, ReadOnly: s.shown.ReadOnly,
-			Timeout: time.Duration(s.exec.TimeoutMS) * time.Millisecond, MaxOutput: MaxOutput,
+			Timeout: time.Duration(s.exec.TimeoutMS) * time.Millisecond, MaxOutput: MaxOutput, Path: s.path(),
 		})
+		if err == nil && s.path() != "" && res.Path != "" && res.Status == nil {
+			err = &leads{from: s.path(), to: res.Path}
+		}
 		return commands.Ended{Status: res.Status}, err
 	})
 }
@@ -175,15 +196,23 @@ func fit(r *Reply) {
 	left := maxReply
 	for i := len(r.Steps) - 1; i >= 0; i-- {
 		for _, s := range []*string{&r.Steps[i].Stderr, &r.Steps[i].Stdout} {
-			if len(*s) > left {
-				cut := max(left, 0)
-				for cut > 0 && !utf8.RuneStart((*s)[cut]) {
-					cut--
-				}
-				r.Steps[i].Lost += int64(len(*s) - cut)
-				*s = (*s)[:cut]
+			if short := shorten(*s, left); len(short) < len(*s) {
+				r.Steps[i].Lost += int64(len(*s) - len(short))
+				*s = short
 			}
 			left -= len(*s)
 		}
 	}
+}
+
+// shorten is the beginning of a text, of whole characters.
+func shorten(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	cut := max(most, 0)
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut]
 }

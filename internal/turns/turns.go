@@ -1,6 +1,6 @@
 // Package turns carries out what an agent proposes: it reads a plan, finds all of its targets, has all of its commands
 // judged and a person asked where the policy says so, and then runs them one after the other, each judged and recorded by
-// itself.
+// itself. Tools that only read are judged as what a person typed, and nobody is asked about them.
 //
 // It must not run anything itself: commands in workspaces are for package commands, and those on hosts for runtime.Hosts, which
 // is a process of the user who asked. No command ever runs on another target than its step names.
@@ -26,6 +26,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/plan"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/redact"
+	"github.com/carrel-dev/carrel/internal/runbooks"
 	"github.com/carrel-dev/carrel/internal/runtime"
 )
 
@@ -47,7 +48,7 @@ const (
 	DefaultTimeout = 5 * time.Minute
 )
 
-// Config holds the dependencies of New. All but Redact are required.
+// Config holds the dependencies of New. All but Redact and Runbooks are required.
 type Config struct {
 	Gate      *gate.Gate
 	Lifecycle *lifecycle.Lifecycle
@@ -55,7 +56,9 @@ type Config struct {
 	// Token returns what is known of a token, good or ended.
 	Token  func(id string) (principal.Issued, bool)
 	Redact *redact.Redactor
-	Log    *slog.Logger
+	// Runbooks are those that an agent is told of. Optional.
+	Runbooks func() []*runbooks.Runbook
+	Log      *slog.Logger
 }
 
 // Turns carry out plans. Its methods may be called from any goroutine.
@@ -83,7 +86,9 @@ type Turn struct {
 	Note func(kind string, body any) error
 
 	plans, repairs int
-	blocked        bool
+	// rounds are the answers with calls of tools since the last plan, and read what all calls printed, in bytes.
+	rounds, read int
+	blocked      bool
 }
 
 // Outcomes of a proposal.
@@ -174,11 +179,15 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 	if err != nil {
 		return Reply{Outcome: Invalid, Why: err.Error()}, nil
 	}
+	if answer.Tools != nil {
+		return t.readAll(ctx, turn, answer.Tools.Calls)
+	}
 	p, err := planned(answer)
 	if err != nil {
 		return Reply{Outcome: Invalid, Why: err.Error()}, nil
 	}
 	turn.plans++
+	turn.rounds = 0
 	steps, err := t.resolve(ctx, turn, p)
 	if err != nil {
 		return Reply{Outcome: Invalid, Why: err.Error()}, nil

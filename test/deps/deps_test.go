@@ -33,6 +33,7 @@ var tiers = []deps.Tier{
 	{Name: "bucket", Level: 0},
 	{Name: "room", Level: 0},
 	{Name: "httprule", Level: 0},
+	{Name: "tools", Level: 0},
 
 	{Name: "budget", Level: 1},
 	{Name: "screen", Level: 1},
@@ -44,6 +45,7 @@ var tiers = []deps.Tier{
 	{Name: "plan", Level: 1, With: []string{"operation"}},
 	{Name: "approval", Level: 1, With: []string{"principal", "operation", "policy"}},
 	{Name: "policy", Level: 1, With: []string{"shell"}},
+	{Name: "runbooks", Level: 1, With: []string{"policy"}},
 
 	{Name: "audit", Level: 2},
 	{Name: "store", Level: 2},

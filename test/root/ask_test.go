@@ -432,7 +432,8 @@ func TestAgentCheck(t *testing.T) {
 	check := func() result { return m.try(alice, "", "agent", "check", "--model", "house", "--on", "host") }
 	r := check()
 	if r.code != 0 || !strings.Contains(r.out, "the first question makes") || !strings.Contains(r.out, "house") ||
-		!strings.Contains(r.out, "profile system_inspect") {
+		!strings.Contains(r.out, "profile system_inspect") || !strings.Contains(r.out, "read_file(path") ||
+		!strings.Contains(r.out, "200 matches") {
 		t.Errorf("%+v", r)
 	}
 	if r := m.try(alice, "", "inspect", "agent"); r.code == 0 {

@@ -9031,7 +9031,10 @@ type AgentStep struct {
 	ReadOnly  bool  `protobuf:"varint,5,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
 	TimeoutMs int64 `protobuf:"varint,6,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
 	// Of each stream, in bytes.
-	MaxOutput     int64 `protobuf:"varint,7,opt,name=max_output,json=maxOutput,proto3" json:"max_output,omitempty"`
+	MaxOutput int64 `protobuf:"varint,7,opt,name=max_output,json=maxOutput,proto3" json:"max_output,omitempty"`
+	// The file or directory that it reads, absolute; empty if it is not for one. It is run only if the path has no symbolic
+	// link in it and is below what tools may read on that host.
+	Path          string `protobuf:"bytes,8,opt,name=path,proto3" json:"path,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9115,6 +9118,13 @@ func (x *AgentStep) GetMaxOutput() int64 {
 	return 0
 }
 
+func (x *AgentStep) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
 type StepResult struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Number int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -9127,7 +9137,9 @@ type StepResult struct {
 	// What held the command, for people. At most 1 KiB.
 	Held string `protobuf:"bytes,6,opt,name=held,proto3" json:"held,omitempty"`
 	// Why it was not run, or why it is not known how it ended. At most 4 KiB.
-	Error         string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
+	// It was not run, because the step's path has symbolic links in it: the path without them.
+	Path          string `protobuf:"bytes,8,opt,name=path,proto3" json:"path,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9207,6 +9219,13 @@ func (x *StepResult) GetHeld() string {
 func (x *StepResult) GetError() string {
 	if x != nil {
 		return x.Error
+	}
+	return ""
+}
+
+func (x *StepResult) GetPath() string {
+	if x != nil {
+		return x.Path
 	}
 	return ""
 }
@@ -14717,7 +14736,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05files\x18\x04 \x03(\tR\x05files\x12\x14\n" +
 	"\x05risks\x18\x05 \x03(\tR\x05risks\x12\x0e\n" +
 	"\x02id\x18\x06 \x01(\tR\x02id\x12\x14\n" +
-	"\x05error\x18\a \x01(\tR\x05error\"\xbe\x01\n" +
+	"\x05error\x18\a \x01(\tR\x05error\"\xd2\x01\n" +
 	"\tAgentStep\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x16\n" +
 	"\x06target\x18\x02 \x01(\tR\x06target\x12\x12\n" +
@@ -14727,7 +14746,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\n" +
 	"timeout_ms\x18\x06 \x01(\x03R\ttimeoutMs\x12\x1d\n" +
 	"\n" +
-	"max_output\x18\a \x01(\x03R\tmaxOutput\"\xbd\x01\n" +
+	"max_output\x18\a \x01(\x03R\tmaxOutput\x12\x12\n" +
+	"\x04path\x18\b \x01(\tR\x04path\"\xd1\x01\n" +
 	"\n" +
 	"StepResult\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12)\n" +
@@ -14736,7 +14756,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06stderr\x18\x04 \x01(\fR\x06stderr\x12\x12\n" +
 	"\x04lost\x18\x05 \x01(\x03R\x04lost\x12\x12\n" +
 	"\x04held\x18\x06 \x01(\tR\x04held\x12\x14\n" +
-	"\x05error\x18\a \x01(\tR\x05error\"\xab\x01\n" +
+	"\x05error\x18\a \x01(\tR\x05error\x12\x12\n" +
+	"\x04path\x18\b \x01(\tR\x04path\"\xab\x01\n" +
 	"\rServeResponse\x12\x1a\n" +
 	"\aserving\x18\x01 \x01(\bH\x00R\aserving\x12*\n" +
 	"\x04step\x18\x02 \x01(\v2\x14.carrel.v1.AgentStepH\x00R\x04step\x12\x18\n" +

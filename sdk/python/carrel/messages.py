@@ -2030,6 +2030,9 @@ class AgentStep(Message):
     timeout_ms: int = 0
     # Of each stream, in bytes.
     max_output: int = 0
+    # The file or directory that it reads, absolute; empty if it is not for one. It is run only if the path has no symbolic
+    # link in it and is below what tools may read on that host.
+    path: str = ""
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("number", "number", "int64", "one", None),
         Field("target", "target", "string", "one", None),
@@ -2038,6 +2041,7 @@ class AgentStep(Message):
         Field("read_only", "readOnly", "bool", "one", None),
         Field("timeout_ms", "timeoutMs", "int64", "one", None),
         Field("max_output", "maxOutput", "int64", "one", None),
+        Field("path", "path", "string", "one", None),
     )
 
 
@@ -2054,6 +2058,8 @@ class StepResult(Message):
     held: str = ""
     # Why it was not run, or why it is not known how it ended. At most 4 KiB.
     error: str = ""
+    # It was not run, because the step's path has symbolic links in it: the path without them.
+    path: str = ""
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("number", "number", "int64", "one", None),
         Field("status", "status", "message", "opt", "Status"),
@@ -2062,6 +2068,7 @@ class StepResult(Message):
         Field("lost", "lost", "int64", "one", None),
         Field("held", "held", "string", "one", None),
         Field("error", "error", "string", "one", None),
+        Field("path", "path", "string", "one", None),
     )
 
 

@@ -753,6 +753,7 @@ export const schema = {
     ['readOnly', 'bool', 'one'],
     ['timeoutMs', 'int64', 'one'],
     ['maxOutput', 'int64', 'one'],
+    ['path', 'string', 'one'],
   ],
   StepResult: [
     ['number', 'int64', 'one'],
@@ -762,6 +763,7 @@ export const schema = {
     ['lost', 'int64', 'one'],
     ['held', 'string', 'one'],
     ['error', 'string', 'one'],
+    ['path', 'string', 'one'],
   ],
   ServeResponse: [
     ['serving', 'bool', 'opt'],

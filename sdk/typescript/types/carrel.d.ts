@@ -1678,6 +1678,11 @@ export interface AgentStep {
    * Of each stream, in bytes.
    */
   maxOutput: number;
+  /**
+   * The file or directory that it reads, absolute; empty if it is not for one. It is run only if the path has no symbolic
+   * link in it and is below what tools may read on that host.
+   */
+  path: string;
 }
 
 export interface StepResult {
@@ -1700,6 +1705,10 @@ export interface StepResult {
    * Why it was not run, or why it is not known how it ended. At most 4 KiB.
    */
   error: string;
+  /**
+   * It was not run, because the step's path has symbolic links in it: the path without them.
+   */
+  path: string;
 }
 
 export interface ServeResponse {
