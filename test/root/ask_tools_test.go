@@ -120,3 +120,34 @@ func TestAskReadsByTools(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// A model is told of the runbooks by name and reads one by a tool, with its parameters as quoted words. What it takes out of
+// one is judged as ever: a command that changes something is asked about.
+func TestAskReadsARunbook(t *testing.T) {
+	m, _, ask := newAsked(t)
+	call := toolCall("workspace demo", "runbook", "name", "disk")
+	call["parameters"] = []string{"dir=/srv"}
+	s := m.script(t, always(callsOf(call)), always(planOf("workspace demo", "git push -q https://example.invalid/in x", false)),
+		always(directly("done")))
+	r := ask("--on", "none", "is the disk full?")
+	if r.code != 0 || !strings.Contains(r.err, "runbook name=disk") || !strings.Contains(r.out, "not approved") {
+		t.Errorf("%+v", r)
+	}
+	said := s.said()
+	if !strings.Contains(said[0], "disk: A file system that is full") || strings.Contains(said[0], "du -xh") {
+		t.Errorf("the model is asked %q", said[0])
+	}
+	if !strings.Contains(said[1], "du -xh --max-depth=2 '/srv'") || !strings.Contains(said[1], "This is advice") {
+		t.Errorf("the model is told %q", said[1])
+	}
+	for name, bad := range map[string]map[string]any{
+		"another runbook":   toolCall("workspace demo", "runbook", "name", "none"),
+		"another value":     {"target": "workspace demo", "tool": "runbook", "name": "disk", "parameters": []string{"dir=-rf"}},
+		"another parameter": {"target": "workspace demo", "tool": "runbook", "name": "disk", "parameters": []string{"file=/a"}},
+	} {
+		s := m.script(t, always(callsOf(bad)), always(directly("done")))
+		if r := ask("--on", "none", "look"); r.code != 0 || !strings.Contains(r.err, "invalid") || !strings.Contains(s.said()[1], "runbook") {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
