@@ -26,6 +26,8 @@ type planShown struct {
 		FirstRun bool   `json:"first_run"`
 	} `json:"steps"`
 	Rollback []string `json:"rollback"`
+	Purposes []string `json:"purposes"`
+	Diff     string   `json:"diff"`
 }
 
 // onlyFirstRun reports whether a person is asked about the plan only because a model wrote it.
@@ -80,9 +82,10 @@ type stepShown struct {
 	Error  string `json:"error"`
 	Stderr string `json:"stderr"`
 	Held   string `json:"held"`
+	Undo   string `json:"undo"`
 }
 
-// show shows one message of a turn: the agent's words on stdout, and what happens on stderr.
+// show shows one message of a turn.
 func (t *turnView) show(m *carrelv1.TaskMessage) error {
 	if t.out == asJSON {
 		var p planShown
@@ -100,24 +103,24 @@ func (t *turnView) show(m *carrelv1.TaskMessage) error {
 			} `json:"content"`
 		}
 		if json.Unmarshal(m.GetBody(), &u) == nil && u.Update == "agent_message_chunk" {
-			return say(t.a.Out, "%s\n", strings.TrimRight(u.Content.Text, "\n"))
+			return t.to.words(u.Content.Text)
 		}
 	case "plan":
 		var p planShown
 		if json.Unmarshal(m.GetBody(), &p) == nil {
-			err := say(t.a.Err, "%s", planText(&p))
+			err := t.to.plan(&p)
 			t.plans.add(&p) // once it is on the screen
 			return err
 		}
 	case "step":
 		var s stepShown
 		if json.Unmarshal(m.GetBody(), &s) == nil {
-			return say(t.a.Err, "%s", stepText(&s))
+			return t.to.step(&s)
 		}
 	case "refusal":
 		var r struct{ Outcome, Why string }
 		if json.Unmarshal(m.GetBody(), &r) == nil {
-			return say(t.a.Err, "  %s: %s\n", r.Outcome, cut(printable(r.Why), 400))
+			return t.to.refusal(r.Outcome, r.Why)
 		}
 	}
 	return nil

@@ -38,13 +38,7 @@ itself, and its own ID undoes it.`,
 		t := newTable(-1, "CHANGE", "STATE", "FILES")
 		list := []object{}
 		for _, r := range all {
-			state := "made"
-			switch {
-			case r.Conflict:
-				state = "in conflict"
-			case r.Undone:
-				state = "undone"
-			}
+			state := changeState(r.Conflict, r.Undone)
 			t.add(r.ID, state, strings.Join(r.Places, " "))
 			list = append(list, object{{"id", r.ID}, {"state", state}, {"files", r.Places}})
 		}

@@ -150,6 +150,28 @@ func (x *Terminal) ExpectAfter(first, text string) {
 	}
 }
 
+// Until waits until f says so of everything that was sent to the screen. what names it for the test's failure.
+func (x *Terminal) Until(what string, f func(all string) bool) {
+	x.t.Helper()
+	late := time.After(patience)
+	for {
+		x.mu.Lock()
+		all, changed, ended := x.all.String(), x.changed, x.ended
+		x.mu.Unlock()
+		if f(all) {
+			return
+		}
+		if ended {
+			x.t.Fatalf("the terminal ended without %s: %q", what, all)
+		}
+		select {
+		case <-changed:
+		case <-late:
+			x.t.Fatalf("no %s on the terminal: %q", what, all)
+		}
+	}
+}
+
 // Type sends keys.
 func (x *Terminal) Type(keys string) {
 	x.t.Helper()

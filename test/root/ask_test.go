@@ -273,7 +273,7 @@ func TestAskOnTheHost(t *testing.T) {
 func TestChat(t *testing.T) {
 	m, alice, _ := newAsked(t)
 	s := m.script(t, always(directly("the first answer")), always(directly("the second answer")))
-	x := ptytest.Start(t, m.command(context.Background(), alice, "chat", "--llm", "m1", "--model", "house", "--on", "none"), 50, 120, false)
+	x := ptytest.Start(t, m.command(context.Background(), alice, "chat", "--plain", "--llm", "m1", "--model", "house", "--on", "none"), 50, 120, false)
 	x.Expect("you> ")
 	x.Type("one question\n")
 	x.ExpectAfter("the first answer", "you> ")
