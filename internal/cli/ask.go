@@ -44,6 +44,7 @@ type askFlags struct {
 
 func (a *app) askCommand() *cobra.Command {
 	var x askFlags
+	var schema string
 	c := &cobra.Command{
 		Use:   "ask [flags] QUESTION...",
 		Short: "Ask a model that proposes commands, which carrel judges and runs",
@@ -60,6 +61,9 @@ needs an answer is refused, unless --wait says how long to wait for one.
 A word @FILE adds that file of this machine to the question, as data: up to 8 of 64 KiB. @-
 adds stdin so. @host:NAME names a host of the inventory. What is added is sent as it is.
 
+With --output-schema the answer is one JSON value on stdout that is valid by a JSON schema of
+draft 2020-12 or 7. One that is not is asked for twice more, with what is wrong with it.
+
 The exit code is 0 if there is an answer, and 1 if there is none.`,
 		Example: `  carrel ask "why is the disk full?"
   carrel ask --on remote --hosts hosts.yaml "which hosts run an old kernel?"
@@ -70,7 +74,21 @@ The exit code is 0 if there is an answer, and 1 if there is none.`,
 	}
 	a.addAskFlags(c, &x)
 	x.output = outputFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error { return a.ask(c, strings.Join(args, " "), &x) }
+	c.Flags().StringVar(&schema, "output-schema", "", "print JSON alone, which has to be valid by the JSON schema in this file")
+	_ = c.MarkFlagFilename("output-schema", "json") // the flag is there
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if schema == "" {
+			return a.ask(c, strings.Join(args, " "), &x, nil)
+		}
+		if *x.output == asJSON {
+			return usage(c, "cannot use --output-schema with -o json: leave one of them out")
+		}
+		f, err := readForm(schema)
+		if err != nil {
+			return err
+		}
+		return a.ask(c, strings.Join(args, " "), &x, f)
+	}
 	return c
 }
 
@@ -119,7 +137,7 @@ func (x *askFlags) check(c *cobra.Command) error {
 	return checkWait(c, x.wait)
 }
 
-func (a *app) ask(c *cobra.Command, question string, x *askFlags) error {
+func (a *app) ask(c *cobra.Command, question string, x *askFlags, f *form) error {
 	k, err := a.asker(c, x)
 	if err != nil {
 		return err
@@ -132,6 +150,9 @@ func (a *app) ask(c *cobra.Command, question string, x *askFlags) error {
 		}
 		if err := k.ready(ctx); err != nil {
 			return err
+		}
+		if f != nil {
+			return k.formed(ctx, question, f)
 		}
 		return k.turn(ctx, question)
 	})
