@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"strings"
@@ -83,7 +84,7 @@ func undoText(ctx context.Context, change string) (string, error) {
 		return fmt.Sprintf("undone; /undo %s does it again", id), nil
 	}
 	all, err := steps.Changes(dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the first change makes it
 		return "", err
 	}
 	if len(all) == 0 {

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -32,7 +34,7 @@ itself, and its own ID undoes it.`,
 			return object{{"id", id}}, text(fmt.Sprintf("undone; \"carrel undo %s\" does it again\n", id)), nil
 		}
 		all, err := steps.Changes(dir)
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // the first change makes it
 			return nil, nil, err
 		}
 		t := newTable(-1, "CHANGE", "STATE", "FILES")

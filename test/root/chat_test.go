@@ -3,7 +3,10 @@ package root_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,8 +24,13 @@ type chat struct {
 
 func (m *modeled) chat(t *testing.T, who *syscall.Credential, env []string, rows, cols int, args ...string) *chat {
 	t.Helper()
+	home := t.TempDir()
+	openWay(t, home)
+	if err := os.Chown(home, int(who.Uid), int(who.Gid)); err != nil {
+		t.Fatal(err)
+	}
 	c := m.command(context.Background(), who, append([]string{"chat", "--llm", "m1", "--model", "house"}, args...)...)
-	c.Env = append(append(c.Environ(), "TERM=xterm-256color", "HOME=/var/empty"), env...)
+	c.Env, c.Dir = append(append(c.Environ(), "TERM=xterm-256color", "HOME="+home, "XDG_STATE_HOME=", "XDG_CONFIG_HOME="), env...), home
 	return &chat{ptytest.Start(t, c, uint16(rows), uint16(cols), false), t, rows, cols}
 }
 
@@ -213,32 +221,72 @@ func TestChatOfCommandsAndFiles(t *testing.T) {
 // What a model, a plan or a program writes cannot make the terminal obey, in either mode.
 func TestChatOfHostileText(t *testing.T) {
 	m, alice, _ := newAsked(t)
-	evil := "\x1b]0;owned\a\x1b[2J\x1b[31mred \u202etxt.exe\u202c zero\u200bwidth \u009b5n\rover"
+	evil := "\u202etxt.exe\u202c zero\u200bwidth\u2066 over"
 	goal, _ := json.Marshal(evil)
-	plan := strings.ReplaceAll(planOf("workspace demo", "git push x $'\u202eabc'", false), `"find out"`, string(goal))
+	plan := strings.ReplaceAll(planOf("workspace demo", "git push x abc", false), `"find out"`, string(goal))
 	for _, plain := range []bool{false, true} {
-		m.script(t, always(plan), always(directly(evil)), always(directly(evil)), always(directly(evil)))
+		m.script(t, always(plan), always(directly(evil)))
 		args := []string{"--on", "none"}
+		enter, yes := "\r", "y"
 		if plain {
-			args = append(args, "--plain")
+			args, enter, yes = append(args, "--plain"), "\n", "y\n"
 		}
 		c := m.chat(t, alice, nil, 40, 100, args...)
-		if plain {
-			c.Expect("you> ")
-			c.Type("go\n")
-		} else {
-			c.shows("ready")
-			c.Type("go\r")
-		}
-		c.Until("the answer", func(all string) bool { return strings.Contains(all, "over") && strings.Contains(all, "txt.exe") })
-		c.Type("\x04")
+		c.Expect("you>")
+		c.Type("go" + enter)
+		c.Expect("[y] once")
+		c.Type(yes)
+		c.Until("the answer", func(all string) bool { return strings.Count(all, "txt.exe") > 1 })
+		c.Type(`!printf '\033]0;owned\a\033[2J\033[31mred \302\2335n\rover'; touch "$(printf 'na\033[31mme')"; ls --quoting-style=literal` + enter)
+		c.Until("the output", func(all string) bool { return strings.Contains(all, `[31mred`) && strings.Contains(all, "na") })
+		c.Type("see @na\t")
+		c.Type("\x15\x04")
 		c.Wait()
-		for _, raw := range []string{"\x1b]0;owned", "\a", "\x1b[31mred", "\u202e", "\u202c", "\u200b", "\u009b", "\rover"} {
+		for _, raw := range []string{"\x1b]0;owned", "owned\a", "\x1b[31mred", "\x1b[31mme", "\u202e", "\u202c", "\u2066", "\u200b", "\u009b", "\rover"} {
 			if strings.Contains(c.Screen(), raw) {
 				t.Errorf("plain %v: %q reached the terminal: %q", plain, raw, c.Screen())
 			}
 		}
 	}
+}
+
+// A change to files is shown with its lines, made on a yes, listed and undone.
+func TestChatUndo(t *testing.T) {
+	m, alice, _ := newAsked(t)
+	c := m.chat(t, alice, nil, 40, 120, "--on", "host")
+	file := filepath.Join(c.Command.Dir, "app.conf")
+	if err := errors.Join(os.WriteFile(file, []byte("port = 80\nname = a\n"), 0o644), os.Chown(file, int(alice.Uid), int(alice.Gid))); err != nil {
+		t.Fatal(err)
+	}
+	change, _ := json.Marshal(map[string]any{
+		"type": "file_patch_plan", "goal": "use another port", "request_intent": "update", "target": "host", "files_changed": []string{"app.conf"},
+		"unified_diff": "--- a/app.conf\n+++ b/app.conf\n@@ -1,2 +1,2 @@\n-port = 80\n+port = 8080\n name = a\n",
+		"risk_summary": "r", "verification_commands": []any{}, "rollback_commands": []any{}, "permission_changes": []any{},
+	})
+	m.script(t, always(string(change)), always(directly("it is changed")))
+	c.shows("ready", "host")
+	c.Type("change it\r")
+	c.shows("-port = 80", "+port = 8080", "+1 −1", "[v] short", "[y] once")
+	c.Type("y")
+	c.shows("it is changed", "ready")
+	is := func(want string) {
+		t.Helper()
+		if b, err := os.ReadFile(file); err != nil || string(b) != want {
+			t.Errorf("%q, %v", b, err)
+		}
+	}
+	is("port = 8080\nname = a\n")
+	c.Type("/undo\r")
+	c.shows("made")
+	id := regexp.MustCompile(`(p-[0-9a-f]{16})  made`).FindStringSubmatch(c.now(c.Screen()))
+	if id == nil {
+		t.Fatalf("no change is listed: %q", c.now(c.Screen()))
+	}
+	c.Type("/undo " + id[1] + "\r")
+	c.shows("undone; /undo")
+	is("port = 80\nname = a\n")
+	c.Type("\x04")
+	c.Wait()
 }
 
 // A small window without colours works, a dumb terminal gets lines, and a terminal that is left by a signal is as it was.
