@@ -115,15 +115,6 @@ func (b *planBlock) end(e StepEnd) bool {
 	return true
 }
 
-// ended says that no further step of a plan runs. It returns nil.
-func ended(b *planBlock) *planBlock {
-	if b != nil {
-		b.over = true
-		b.changed()
-	}
-	return nil
-}
-
 // state is what a step is at, in words, with a style. The daemon says when a step has ended; the first that has not is the
 // one that runs, unless the person is asked.
 func (b *planBlock) state(i int) (word, style string) {

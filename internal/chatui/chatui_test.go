@@ -158,8 +158,7 @@ func (s *screen) rest() {
 func (s *screen) sound() {
 	s.t.Helper()
 	v := s.View()
-	lines := strings.Split(v.Content, "\n")
-	for _, l := range lines {
+	for l := range strings.SplitSeq(v.Content, "\n") {
 		bare := ansi.Strip(l)
 		if strings.ContainsFunc(bare, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			s.t.Fatalf("a line has a character that a terminal obeys: %q", bare)
@@ -250,8 +249,6 @@ func question() chatui.Question {
 	return chatui.Question{ID: "ap-1", Digest: "d1", Risk: 30, Reasons: []string{"it deletes"}, Until: "12:00", Rule: "fs.delete"}
 }
 
-func code(n int) *int { return &n }
-
 func TestTurn(t *testing.T) {
 	open(t, func(s *screen) {
 		s.shows("ready · m1 · agent · host")
@@ -270,8 +267,8 @@ func TestTurn(t *testing.T) {
 		s.keys("y")
 		s.called("ask how full?", "answer ap-1 once ")
 		s.shows("you let it pass, once", "[CONFIRM] running")
-		s.happens(chatui.StepEnd{Step: 1, Target: "host", Code: code(0), Held: "system_inspect"})
-		s.happens(chatui.StepEnd{Step: 2, Target: "host", Code: code(3), Stderr: "one\nno such file\n"})
+		s.happens(chatui.StepEnd{Step: 1, Target: "host", Code: new(0), Held: "system_inspect"})
+		s.happens(chatui.StepEnd{Step: 2, Target: "host", Code: new(3), Stderr: "one\nno such file\n"})
 		s.shows("[CONFIRM] done", "exit code 3: no such file", "running")
 		s.hides("system_inspect", "fs.delete")
 		s.keys("/trace", "enter")

@@ -118,8 +118,8 @@ func (e *editor) vertical(down bool) bool {
 	return true
 }
 
-// key carries out a key of the editor's, and reports whether it is one.
-func (e *editor) key(name, text string) bool {
+// key carries out a key. One that is not the editor's does nothing.
+func (e *editor) key(name, text string) {
 	switch name {
 	case "left", "ctrl+b":
 		e.at = max(e.at-1, 0)
@@ -150,12 +150,8 @@ func (e *editor) key(name, text string) bool {
 	case "alt+enter", "ctrl+j", "shift+enter":
 		e.insert("\n")
 	default:
-		if text == "" {
-			return false
-		}
 		e.paste(text)
 	}
-	return true
 }
 
 // word is what is left of the cursor without a blank.

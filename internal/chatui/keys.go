@@ -199,11 +199,11 @@ func (m *Model) planText() string {
 	if m.asked == nil {
 		return ""
 	}
-	text := m.asked.p.Goal
+	all := []string{m.asked.p.Goal}
 	for _, s := range m.asked.p.Steps {
-		text += "\n" + s.Target + ": " + s.Command
+		all = append(all, s.Target+": "+s.Command)
 	}
-	return text
+	return strings.Join(all, "\n")
 }
 
 // maxReason is the longest reason of an answer, in bytes.

@@ -207,7 +207,8 @@ func (m *Model) free() { m.doing, m.stop = idle, nil }
 func (m *Model) turned(err error) tea.Cmd {
 	m.free()
 	m.close("the turn has ended")
-	m.words, m.plan = nil, ended(m.plan)
+	m.words = nil
+	m.endPlan()
 	switch {
 	case errors.Is(err, context.Canceled):
 		m.note("stopped")
@@ -246,7 +247,7 @@ func (m *Model) happened(e Event) tea.Cmd {
 		}
 		m.words.take(e.Text)
 	case Plan:
-		ended(m.plan)
+		m.endPlan()
 		m.plan = newPlan(e)
 		m.add(m.plan)
 	case StepEnd:
@@ -254,7 +255,7 @@ func (m *Model) happened(e Event) tea.Cmd {
 			m.note("a step on " + e.Target + " has ended")
 		}
 	case Refusal:
-		m.plan = ended(m.plan)
+		m.endPlan()
 		m.add(&textBlock{text: e.Outcome + ": " + e.Why, style: yellow, indent: "  "})
 	case Question:
 		return m.ask(e)
@@ -268,6 +269,15 @@ func (m *Model) happened(e Event) tea.Cmd {
 		m.status = e.Status
 	}
 	return nil
+}
+
+// endPlan says that no further step of the last plan runs.
+func (m *Model) endPlan() {
+	if m.plan != nil {
+		m.plan.over = true
+		m.plan.changed()
+	}
+	m.plan = nil
 }
 
 // ask shows a question, from its plan on.

@@ -34,14 +34,14 @@ func readForm(file string) (*form, error) {
 	}
 	var s jsonschema.Schema
 	if err = json.Unmarshal([]byte(text), &s); err != nil {
-		return nil, fmt.Errorf("cannot use %s: it is no JSON schema: %v: %w", file, err, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("cannot use %s: it is no JSON schema: %w: %w", file, err, errdefs.ErrInvalidArgument)
 	}
 	if s.Schema == "" {
 		s.Schema = "https://json-schema.org/draft/2020-12/schema"
 	}
 	r, err := s.Resolve(nil)
 	if err != nil {
-		return nil, fmt.Errorf("cannot use the JSON schema %s: %v: %w", file, err, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("cannot use the JSON schema %s: %w: %w", file, err, errdefs.ErrInvalidArgument)
 	}
 	return &form{text, r}, nil
 }
@@ -110,6 +110,6 @@ func (k *asker) formed(ctx context.Context, question string, f *form) error {
 		_ = said.note("the answer is not of the form that was asked for: " + err.Error())
 		ask = "Your answer is not valid: " + err.Error() + "\nAnswer the question once more." + f.told()
 	}
-	return fmt.Errorf("cannot use the answer: %d were not valid by the schema, the last one as %v; \"carrel task follow\" shows them: %w",
+	return fmt.Errorf("cannot use the answer: %d were not valid by the schema, the last one as %w; \"carrel task follow\" shows them: %w",
 		maxSchemaTries, err, errdefs.ErrInvalidArgument)
 }

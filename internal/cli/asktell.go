@@ -36,13 +36,14 @@ func (l *lineTeller) words(text string) error {
 func (l *lineTeller) plan(p *planShown) error { return say(l.a.Err, "%s", planText(p)) }
 
 func (l *lineTeller) step(s *stepShown) error {
-	text := stepText(s)
+	var b strings.Builder
+	b.WriteString(stepText(s))
 	for _, d := range [][2]string{{"held", s.Held}, {"stderr", strings.TrimSpace(s.Stderr)}, {"carrel undo", s.Undo}} {
 		if l.trace && d[1] != "" {
-			text += "     " + d[0] + " " + strings.ReplaceAll(d[1], "\n", "\n       ") + "\n"
+			b.WriteString("     " + d[0] + " " + strings.ReplaceAll(d[1], "\n", "\n       ") + "\n")
 		}
 	}
-	return say(l.a.Err, "%s", text)
+	return say(l.a.Err, "%s", b.String())
 }
 
 func (l *lineTeller) refusal(outcome, why string) error {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -61,13 +63,13 @@ func (c *chat) shows(want ...string) {
 // what was queued, commands for carrel, and the end.
 func TestChatOnAScreen(t *testing.T) {
 	m, alice, _ := newAsked(t)
-	s := m.script(t, always(directly("It is **well**.")))
+	m.script(t, always(directly("It is **well**.")))
 	c := m.chat(t, alice, nil, 40, 100, "--on", "none")
 	c.shows("you>", "ready")
 	c.Type("how is it?\r")
 	c.shows("It is well.", "ready", "requests")
 	push := planOf("workspace demo", "echo ran-$((40+2)) > ran; git push -q https://example.invalid/in x", false)
-	s = m.script(t, always(push))
+	m.script(t, always(push))
 	c.Type("push\r")
 	c.shows("Run it?", "[y] once", "waiting for you", "git push", "[CONFIRM]")
 	c.Type("a")
@@ -79,7 +81,7 @@ func TestChatOnAScreen(t *testing.T) {
 	if r := m.try(alice, "", "exec", "demo", "--", "ls"); strings.Contains(r.out, "ran") {
 		t.Errorf("a plan that was denied was run: %+v", r)
 	}
-	s = m.script(t, always(push), always(directly("it was pushed")))
+	m.script(t, always(push), always(directly("it was pushed")))
 	c.Type("push again\r")
 	c.shows("push again", "[y] once")
 	c.Type("y")
@@ -88,7 +90,7 @@ func TestChatOnAScreen(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	// An edit denies the plan, and asks for what was written instead.
-	s = m.script(t, always(push), always(directly("as you like")))
+	s := m.script(t, always(push), always(directly("as you like")))
 	c.Type("push once more\r")
 	c.shows("push once more", "[y] once")
 	c.Type("e")
@@ -202,6 +204,9 @@ func TestChatOfCommandsAndFiles(t *testing.T) {
 	c.shows("running")
 	c.Type("\x1b")
 	c.shows("(ended)", "ready")
+	if out, err := exec.CommandContext(t.Context(), "pgrep", "-U", fmt.Sprint(alice.Uid), "-f", "^sleep 4219").Output(); err == nil {
+		t.Errorf("a stopped command left the processes %q", out)
+	}
 	c.Resize(20, 60)
 	c.Until("another drawing", func(all string) bool { return strings.Count(all, "(ended)") > 1 })
 	c.Type("/on\r")
