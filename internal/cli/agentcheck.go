@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"context"
+	"slices"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -51,55 +53,63 @@ model, nothing is made, and no host is connected to.`,
 			return nil, nil, err
 		}
 		defer k.close()
-		rows := [][2]string{{"workspace", x.agent + ", which the first question makes"}}
-		m, err := askOf(c.Context(), k.client, workspaces.Get, &carrelv1.GetRequest{Workspace: x.agent})
-		switch {
-		case err == nil:
-			rows[0][1] = m.GetWorkspace().GetName() + ", " + m.GetWorkspace().GetState()
-			model := "none: give it one with \"carrel update --model NAME " + x.agent + "\""
-			if uses := m.GetWorkspace().GetModels(); len(uses) > 0 {
-				model = uses[0].GetName()
-			}
-			rows = append(rows, [2]string{"model", model})
-			u, err := askOf(c.Context(), k.client, models.ModelUsage, &carrelv1.ModelUsageRequest{Workspace: x.agent})
-			if err != nil {
-				return nil, nil, err
-			}
-			for _, used := range u.GetUsage() {
-				rows = append(rows, [2]string{"budget", leftText(used.GetBudget(), used.GetToday(), used.GetWhole())})
-			}
-		case connect.CodeOf(err) == connect.CodeNotFound:
-			name, err := onlyModel(c.Context(), k.client)
-			if x.model != "" {
-				name, err = x.model, nil
-			}
-			if err != nil {
-				name = "none: " + errorText(err)
-			}
-			rows = append(rows, [2]string{"model", name})
-		default:
+		rows, err := k.checked(c.Context())
+		if err != nil {
 			return nil, nil, err
 		}
-		rows = append(rows, [2]string{"runs in", k.servedText()})
-		if k.served.Local != nil {
-			held, err := steps.Check(c.Context(), x.asRoot)
-			if err != nil {
-				held = "it is not held, and not run: " + attend.Message(err.Error())
-			}
-			rows = append(rows, [2]string{"only reads", held})
-		}
-		for _, name := range k.served.Remotes {
-			rows = append(rows, [2]string{"remote", name})
-		}
-		for _, x := range tools.All() {
-			rows = append(rows, [2]string{"tool", x.Usage()})
-		}
-		rows = append(rows, [2]string{"tools may", tools.Limits()},
-			[2]string{"tools read", strings.Join(append(k.served.Roots, tools.Roots...), " ")})
 		o := object{}
 		for _, r := range rows {
 			o = append(o, member{r[0], r[1]})
 		}
 		return o, pairs(rows...), nil
 	})
+}
+
+// checked are the names and values of what the agent has to work with.
+func (k *asker) checked(ctx context.Context) ([][2]string, error) {
+	rows := [][2]string{{"workspace", k.agent + ", which the first question makes"}}
+	m, err := askOf(ctx, k.client, workspaces.Get, &carrelv1.GetRequest{Workspace: k.agent})
+	switch {
+	case err == nil:
+		rows[0][1] = m.GetWorkspace().GetName() + ", " + m.GetWorkspace().GetState()
+		model := "none: give it one with \"carrel update --model NAME " + k.agent + "\""
+		if uses := m.GetWorkspace().GetModels(); len(uses) > 0 {
+			model = uses[0].GetName()
+		}
+		rows = append(rows, [2]string{"model", model})
+		u, err := askOf(ctx, k.client, models.ModelUsage, &carrelv1.ModelUsageRequest{Workspace: k.agent})
+		if err != nil {
+			return nil, err
+		}
+		for _, used := range u.GetUsage() {
+			rows = append(rows, [2]string{"budget", leftText(used.GetBudget(), used.GetToday(), used.GetWhole())})
+		}
+	case connect.CodeOf(err) == connect.CodeNotFound:
+		name, err := onlyModel(ctx, k.client)
+		if k.model != "" {
+			name, err = k.model, nil
+		}
+		if err != nil {
+			name = "none: " + errorText(err)
+		}
+		rows = append(rows, [2]string{"model", name})
+	default:
+		return nil, err
+	}
+	rows = append(rows, [2]string{"runs in", k.servedText()})
+	if k.served.Local != nil {
+		held, err := steps.Check(ctx, k.asRoot)
+		if err != nil {
+			held = "it is not held, and not run: " + attend.Message(err.Error())
+		}
+		rows = append(rows, [2]string{"only reads", held})
+	}
+	for _, name := range k.served.Remotes {
+		rows = append(rows, [2]string{"remote", name})
+	}
+	for _, x := range tools.All() {
+		rows = append(rows, [2]string{"tool", x.Usage()})
+	}
+	return append(rows, [2]string{"tools may", tools.Limits()},
+		[2]string{"tools read", strings.Join(append(slices.Clone(k.served.Roots), tools.Roots...), " ")}), nil
 }

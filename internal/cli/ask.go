@@ -44,6 +44,7 @@ type askFlags struct {
 
 func (a *app) askCommand() *cobra.Command {
 	var x askFlags
+	var schema string
 	c := &cobra.Command{
 		Use:   "ask [flags] QUESTION...",
 		Short: "Ask a model that proposes commands, which carrel judges and runs",
@@ -57,16 +58,37 @@ ls". Commands on this machine and on remote hosts run as you, by this process; t
 that they only read run without the right to change anything. Without a terminal a plan that
 needs an answer is refused, unless --wait says how long to wait for one.
 
+A word @FILE adds that file of this machine to the question, as data: up to 8 of 64 KiB. @-
+adds stdin so. @host:NAME names a host of the inventory. What is added is sent as it is.
+
+With --output-schema the answer is one JSON value on stdout that is valid by a JSON schema of
+draft 2020-12 or 7. One that is not is asked for twice more, with what is wrong with it.
+
 The exit code is 0 if there is an answer, and 1 if there is none.`,
 		Example: `  carrel ask "why is the disk full?"
   carrel ask --on remote --hosts hosts.yaml "which hosts run an old kernel?"
   carrel ask --on none "run the tests in workspace demo and say what fails"
-  carrel ask --resume "and now remove them"`,
+  carrel ask --resume "and now remove them"
+  journalctl -n 200 | carrel ask "what is wrong here? @-"`,
 		Args: atLeast("QUESTION"),
 	}
 	a.addAskFlags(c, &x)
 	x.output = outputFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error { return a.ask(c, strings.Join(args, " "), &x) }
+	c.Flags().StringVar(&schema, "output-schema", "", "print JSON alone, which has to be valid by the JSON schema in this file")
+	_ = c.MarkFlagFilename("output-schema", "json") // the flag is there
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if schema == "" {
+			return a.ask(c, strings.Join(args, " "), &x, nil)
+		}
+		if *x.output == asJSON {
+			return usage(c, "cannot use --output-schema with -o json: leave one of them out")
+		}
+		f, err := readForm(schema)
+		if err != nil {
+			return err
+		}
+		return a.ask(c, strings.Join(args, " "), &x, f)
+	}
 	return c
 }
 
@@ -115,15 +137,22 @@ func (x *askFlags) check(c *cobra.Command) error {
 	return checkWait(c, x.wait)
 }
 
-func (a *app) ask(c *cobra.Command, question string, x *askFlags) error {
+func (a *app) ask(c *cobra.Command, question string, x *askFlags, f *form) error {
 	k, err := a.asker(c, x)
 	if err != nil {
 		return err
 	}
 	defer k.close()
 	return attend.Interruptible(c.Context(), attend.Signals(false), func(ctx context.Context) error {
+		question, err := k.question(question)
+		if err != nil {
+			return err
+		}
 		if err := k.ready(ctx); err != nil {
 			return err
+		}
+		if f != nil {
+			return k.formed(ctx, question, f)
 		}
 		return k.turn(ctx, question)
 	})
@@ -140,10 +169,24 @@ type asker struct {
 	// ws is the agent's workspace, and argv the command that runs it there.
 	ws   string
 	argv []string
+	// attended: a person answers at the terminal. to shows them what happens.
+	attended bool
+	to       teller
+	// told is what the agent is told with the next question, and last what could be.
+	told, last string
 }
 
 // asker connects to the daemon, and to nothing else yet. The caller must call close.
 func (a *app) asker(c *cobra.Command, x *askFlags) (*asker, error) {
+	k, err := a.newAsker(c, x)
+	if err != nil {
+		return nil, err
+	}
+	return k, k.connect(c.Context())
+}
+
+// newAsker checks the flags, and connects to nothing.
+func (a *app) newAsker(c *cobra.Command, x *askFlags) (*asker, error) {
 	if err := x.check(c); err != nil {
 		return nil, err
 	}
@@ -153,13 +196,18 @@ func (a *app) asker(c *cobra.Command, x *askFlags) (*asker, error) {
 	if x.llm == "" {
 		return nil, usage(c, "cannot ask a model without its name: give --llm NAME, or set $%s", agentEnv)
 	}
-	k := &asker{app: a, askFlags: x}
-	var err error
-	if k.client, err = a.client(); err != nil {
-		return nil, err
+	return &asker{
+		app: a, askFlags: x, attended: isTerminal(a.In) && isTerminal(a.Err), to: &lineTeller{a: a}, close: func() {},
+	}, nil
+}
+
+// connect connects to the daemon, and finds the hosts that are served.
+func (k *asker) connect(ctx context.Context) (err error) {
+	if k.client, err = k.app.client(); err != nil {
+		return err
 	}
-	k.served, k.close, err = a.servedHosts(c.Context(), x)
-	return k, err
+	k.served, k.close, err = k.servedHosts(ctx, k.askFlags)
+	return err
 }
 
 // ready has the agent's workspace and program ready.
@@ -181,7 +229,7 @@ func (k *asker) turn(ctx context.Context, question string) error {
 	a, client := k.app, k.client
 	serves := k.served.Local != nil || k.served.Remote != nil
 	wait := k.wait
-	if wait == 0 && !(isTerminal(a.In) && isTerminal(a.Err)) {
+	if wait == 0 && !k.attended {
 		wait = carrel.DoNotWait
 	}
 	m, err := askOf(ctx, client, tasks.RunTask, &carrelv1.RunTaskRequest{
@@ -193,7 +241,7 @@ func (k *asker) turn(ctx context.Context, question string) error {
 		return err
 	}
 	k.after = m.GetTask().GetId()
-	t := &turnView{a: a, client: client, ws: k.ws, task: m.GetTask(), out: *k.output, yesSafe: k.yesSafe, plans: newPlans()}
+	t := &turnView{a: a, client: client, ws: k.ws, task: m.GetTask(), out: *k.output, yesSafe: k.yesSafe, plans: newPlans(), to: k.to}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer t.stop(context.WithoutCancel(ctx)) // one that has ended stays as it is
@@ -209,7 +257,7 @@ func (k *asker) turn(ctx context.Context, question string) error {
 			}
 		})
 	}
-	if isTerminal(a.In) && isTerminal(a.Err) {
+	if k.attended {
 		beside.Go(func() {
 			if err := t.answer(ctx); err != nil && ctx.Err() == nil {
 				_ = say(a.Err, "carrel: %v\n", err)

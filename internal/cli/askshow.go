@@ -26,6 +26,8 @@ type planShown struct {
 		FirstRun bool   `json:"first_run"`
 	} `json:"steps"`
 	Rollback []string `json:"rollback"`
+	Purposes []string `json:"purposes"`
+	Diff     string   `json:"diff"`
 }
 
 // onlyFirstRun reports whether a person is asked about the plan only because a model wrote it.
@@ -82,9 +84,10 @@ type stepShown struct {
 	Error   string `json:"error"`
 	Stderr  string `json:"stderr"`
 	Held    string `json:"held"`
+	Undo    string `json:"undo"`
 }
 
-// show shows one message of a turn: the agent's words on stdout, and what happens on stderr.
+// show shows one message of a turn.
 func (t *turnView) show(m *carrelv1.TaskMessage) error {
 	if t.out == asJSON {
 		var p planShown
@@ -102,29 +105,29 @@ func (t *turnView) show(m *carrelv1.TaskMessage) error {
 			} `json:"content"`
 		}
 		if json.Unmarshal(m.GetBody(), &u) == nil && u.Update == "agent_message_chunk" {
-			return say(t.a.Out, "%s\n", strings.TrimRight(u.Content.Text, "\n"))
+			return t.to.words(u.Content.Text)
 		}
 	case "plan":
 		var p planShown
 		if json.Unmarshal(m.GetBody(), &p) == nil {
-			err := say(t.a.Err, "%s", planText(&p))
+			err := t.to.plan(&p)
 			t.plans.add(&p) // once it is on the screen
 			return err
 		}
 	case "step":
 		var s stepShown
 		if json.Unmarshal(m.GetBody(), &s) == nil {
-			return say(t.a.Err, "%s", stepText(&s))
+			return t.to.step(&s)
 		}
 	case "tool":
 		var s stepShown
 		if json.Unmarshal(m.GetBody(), &s) == nil {
-			return say(t.a.Err, "%s", toolText(&s))
+			return t.to.tool(&s)
 		}
 	case "refusal":
 		var r struct{ Outcome, Why string }
 		if json.Unmarshal(m.GetBody(), &r) == nil {
-			return say(t.a.Err, "  %s: %s\n", r.Outcome, cut(printable(r.Why), 400))
+			return t.to.refusal(r.Outcome, r.Why)
 		}
 	}
 	return nil
@@ -171,7 +174,7 @@ func toolText(s *stepShown) string {
 			end = cut(printable(lastLine(s.Stderr)), 200)
 		}
 	}
-	return fmt.Sprintf("  %s: %s: %s\n", printable(s.Target), cut(printable(s.Command), 200), end)
+	return fmt.Sprintf("%s: %s: %s", printable(s.Target), cut(printable(s.Command), 200), end)
 }
 
 // lastLine is the last line of a text that is not empty.

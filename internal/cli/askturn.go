@@ -40,6 +40,7 @@ type turnView struct {
 	// yesSafe: plans that only a model's hand makes ask are approved. plans are those that were shown.
 	yesSafe bool
 	plans   *plans
+	to      teller
 }
 
 // stop ends the turn if it has not ended.
@@ -75,14 +76,14 @@ func (t *turnView) decide(ctx context.Context, m *carrelv1.Approval) error {
 	}()
 	var r reply
 	if p, err := t.plans.wait(open, m.GetActionDigest()); err == nil && t.yesSafe && p.onlyFirstRun() {
-		_ = say(t.a.Err, "carrel: approved, as you said --yes-safe\n")
+		_ = t.to.note("approved, as you said --yes-safe")
 		r.kind = approval.Once
 	} else {
-		r = t.a.prompt(open, m, false)
+		r = t.to.ask(open, m)
 	}
 	switch {
 	case errors.Is(r.err, errSettled):
-		return say(t.a.Err, "\ncarrel: somebody else has answered, or its time is over\n")
+		return t.to.settled(m)
 	case ctx.Err() != nil:
 		return nil
 	case r.err != nil:
@@ -90,6 +91,9 @@ func (t *turnView) decide(ctx context.Context, m *carrelv1.Approval) error {
 	}
 	_, err := askOf(ctx, t.client, approvals.AnswerApproval,
 		&carrelv1.AnswerApprovalRequest{Id: m.GetId(), Kind: string(r.kind), Reason: r.reason, Terminal: true})
+	if r.sent != nil {
+		r.sent <- err
+	}
 	if connect.CodeOf(err) == connect.CodeFailedPrecondition { // somebody was faster
 		return nil
 	}
@@ -109,5 +113,5 @@ func (t *turnView) follow(ctx context.Context) error {
 	case workspace.TaskFailed, workspace.TaskStopped:
 	}
 	t.a.code = 1
-	return say(t.a.Err, "carrel: there is no answer: %s\n", end.GetReason())
+	return t.to.note("there is no answer: " + end.GetReason())
 }

@@ -3,13 +3,14 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/carrel-dev/carrel/internal/attend"
+	"github.com/carrel-dev/carrel/internal/chatui"
 )
 
 // chatPrompt stands where a person types.
@@ -17,105 +18,138 @@ const chatPrompt = "you> "
 
 func (a *app) chatCommand() *cobra.Command {
 	var x askFlags
+	var plain bool
 	c := &cobra.Command{
 		Use:   "chat [flags]",
 		Short: "Talk with a model that proposes commands, turn by turn",
 		Long: `Talk with the agent of "carrel ask". What you type is a question, and what was said before
-is told with the next one. Ctrl-C ends the turn that runs, and at the prompt the chat; the
-task goes on being kept, and "carrel chat --resume" goes on from it.
+is told with the next one. What you enter while a turn runs is asked when it has ended, and
+Esc ends it. A plan that needs your answer is shown with the reasons; no key answers before
+all of it was on the screen. The task goes on being kept, and "carrel chat --resume" goes on
+from it.
 
-Lines that begin with a slash are for carrel: /help lists them.`,
+Lines that begin with a slash are for carrel, those with an exclamation mark for your shell:
+/help lists them. --plain, or TERM=dumb, shows it line by line, as screen readers need it.`,
 		Example: `  carrel chat --llm gpt-5
-  carrel chat --resume --on remote --hosts hosts.yaml`,
+  carrel chat --resume --on remote --hosts hosts.yaml
+  carrel chat --plain`,
 		Args: exactly(),
 	}
 	a.addAskFlags(c, &x)
+	c.Flags().BoolVar(&plain, "plain", false, "show it line by line, without a screen of its own")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if !isTerminal(a.In) || !isTerminal(a.Out) {
 			return usage(c, "cannot chat without a terminal: use \"carrel ask\"")
 		}
 		table := asTable
 		x.output = &table
-		return a.chat(c, &x)
+		k, err := a.newAsker(c, &x)
+		if err != nil {
+			return err
+		}
+		defer func() { k.close() }() // the one that connecting sets
+		if plain || os.Getenv("TERM") == "dumb" {
+			return k.chatPlain(c.Context())
+		}
+		return k.chat(c.Context())
 	}
 	return c
 }
 
-const chatHelp = `/new     begin anew: what was said is not told any more
-/resume  go on from the newest turn that is kept
-/on      say where commands may run
-/quit    leave; so does the end of the input
-`
+// chat talks on a screen of its own. What was said is left on the terminal.
+func (k *asker) chat(ctx context.Context) error {
+	s := newChatSession(k)
+	var said []string
+	in, out := k.In, k.Out
+	err := s.quietly(func() (err error) {
+		said, err = chatui.Run(ctx, s, in, out)
+		return err
+	})
+	return errors.Join(lines(said).render(k.Out), err)
+}
 
-func (a *app) chat(c *cobra.Command, x *askFlags) error {
-	k, err := a.asker(c, x)
-	if err != nil {
-		return err
-	}
-	defer k.close()
+// chatPlain talks line by line.
+func (k *asker) chatPlain(ctx context.Context) error {
+	shown := &lineTeller{a: k.app}
+	k.to = shown
 	signals := attend.Signals(false)
-	if err := attend.Interruptible(c.Context(), signals, k.ready); err != nil {
+	if err := attend.Interruptible(ctx, signals, func(ctx context.Context) error {
+		if err := k.connect(ctx); err != nil {
+			return err
+		}
+		return k.ready(ctx)
+	}); err != nil {
 		return err
 	}
-	_ = say(a.Err, "carrel: the agent is in workspace %s; /help says what can be typed\n", k.agent)
+	_ = say(k.Err, "carrel: the agent is in workspace %s; /help says what can be typed\n", k.agent)
 	for {
 		var line string
-		err := attend.Interruptible(c.Context(), signals, func(ctx context.Context) (err error) {
-			if err = say(a.Out, chatPrompt); err == nil {
-				line, err = a.readLine(ctx)
+		err := attend.Interruptible(ctx, signals, func(ctx context.Context) (err error) {
+			if err = say(k.Out, chatPrompt); err == nil {
+				line, err = k.readLine(ctx)
 			}
 			return err
 		})
 		switch {
 		case errors.Is(err, io.EOF), isInterrupt(err):
-			return say(a.Out, "\n")
+			return say(k.Out, "\n")
 		case err != nil:
 			return err
 		}
-		line = strings.TrimSpace(line)
-		if line == "" {
+		if line = strings.TrimSpace(line); line == "" {
 			continue
 		}
-		if line == "/quit" {
+		leave := false
+		err = attend.Interruptible(ctx, signals, func(ctx context.Context) (err error) {
+			leave, err = k.plainLine(ctx, line, shown)
+			return err
+		})
+		k.code = 0 // of a turn without an answer, which was said
+		if leave {
 			return nil
 		}
-		if strings.HasPrefix(line, "/") {
-			err = k.command(c.Context(), line)
-		} else {
-			err = attend.Interruptible(c.Context(), signals, func(ctx context.Context) error { return k.turn(ctx, line) })
-		}
-		a.code = 0 // of a turn without an answer, which was said
 		if isInterrupt(err) {
-			_ = say(a.Err, "\ncarrel: stopped\n")
+			_ = say(k.Err, "\ncarrel: stopped\n")
 		} else if err != nil {
-			_ = say(a.Err, "carrel: %s\n", errorText(err))
+			_ = say(k.Err, "carrel: %s\n", errorText(err))
 		}
 	}
+}
+
+// plainLine carries out one line of a chat without a screen.
+func (k *asker) plainLine(ctx context.Context, line string, shown *lineTeller) (leave bool, err error) {
+	text := ""
+	switch {
+	case line == "/help":
+		text = chatui.CommandsHelp
+	case line == "/clear":
+		text = "there is no screen to clear; /new begins anew"
+	case line == "/trace":
+		shown.trace = !shown.trace
+		text = map[bool]string{true: "details are shown", false: "details are hidden"}[shown.trace]
+	case strings.HasPrefix(line, "!"):
+		command, tell := strings.CutPrefix(line[1:], "!")
+		if text, err = k.shell(ctx, strings.TrimSpace(command), tell); err == nil && tell {
+			text = strings.TrimSuffix(text, "\n") + "\nthe agent is told of this with your next question"
+		}
+	case strings.HasPrefix(line, "/"):
+		text, leave, err = k.command(ctx, line)
+	default:
+		question, err := k.question(line)
+		if err != nil {
+			return false, err
+		}
+		return false, k.turn(ctx, question)
+	}
+	if text = strings.TrimSpace(text); text != "" {
+		err = errors.Join(err, say(k.Out, "%s\n", text))
+	}
+	return leave, err
 }
 
 func isInterrupt(err error) bool {
 	_, ok := errors.AsType[*attend.Interrupt](err)
 	return ok
-}
-
-// command carries out a line that begins with a slash.
-func (k *asker) command(ctx context.Context, line string) error {
-	switch line {
-	case "/help":
-		return say(k.Out, "%s", chatHelp)
-	case "/new":
-		k.after = ""
-		return nil
-	case "/resume":
-		after, err := newestTask(ctx, k.client, k.ws)
-		if err == nil {
-			k.after = after
-		}
-		return err
-	case "/on":
-		return say(k.Out, "%s\n", k.servedText())
-	}
-	return fmt.Errorf("cannot do %.40q: /help lists what there is", line)
 }
 
 // servedText says where commands may run.

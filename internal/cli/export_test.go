@@ -150,3 +150,18 @@ var (
 	ClientToken   = clientToken
 	PrivateSocket = privateSocket
 )
+
+// WithFiles is a question with the files that it names, where an inventory has these hosts.
+func WithFiles(question string, hosts ...string) (string, error) {
+	k := &asker{app: &app{}}
+	k.served.Remotes = hosts
+	return k.withFiles(question)
+}
+
+// AsData is a text as the agent gets it.
+var AsData = asData
+
+// Shell runs a command of a person's own.
+func Shell(ctx context.Context, command string) (string, error) {
+	return (&asker{app: &app{}}).shell(ctx, command, false)
+}

@@ -165,6 +165,8 @@ type reply struct {
 	kind   approval.Kind
 	reason string
 	err    error
+	// sent gets the error of sending the answer; nil if nobody waits for it.
+	sent chan<- error
 }
 
 // prompt shows a question and reads the answer. threads: an answer for the thread is possible.

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -32,19 +34,13 @@ itself, and its own ID undoes it.`,
 			return object{{"id", id}}, text(fmt.Sprintf("undone; \"carrel undo %s\" does it again\n", id)), nil
 		}
 		all, err := steps.Changes(dir)
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // the first change makes it
 			return nil, nil, err
 		}
 		t := newTable(-1, "CHANGE", "STATE", "FILES")
 		list := []object{}
 		for _, r := range all {
-			state := "made"
-			switch {
-			case r.Conflict:
-				state = "in conflict"
-			case r.Undone:
-				state = "undone"
-			}
+			state := changeState(r.Conflict, r.Undone)
 			t.add(r.ID, state, strings.Join(r.Places, " "))
 			list = append(list, object{{"id", r.ID}, {"state", state}, {"files", r.Places}})
 		}

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	tea "charm.land/bubbletea/v2"
+
+	"github.com/carrel-dev/carrel/internal/cells"
 )
 
 // Styles, as SGR of ECMA-48. The renderer removes them for a terminal without colours.
@@ -58,12 +60,12 @@ func (m *Model) lay() layout {
 	var l layout
 	var text string
 	l.of, text = m.body()
-	all := broken(text, m.width-1)
+	all := cells.Broken(text, m.width-1)
 	l.all = len(all)
-	notes := broken(m.note, m.width-1)
+	notes := cells.Broken(m.note, m.width-1)
 	if most := min(3, max(m.height-4, 0)); len(notes) > most {
 		if most > 0 {
-			notes[most-1] = fit(strings.Join(notes[most-1:], ""), m.width-1) // too long, so cut with a mark
+			notes[most-1] = cells.Fit(strings.Join(notes[most-1:], ""), m.width-1) // too long, so cut with a mark
 		}
 		notes = notes[:most]
 	}
@@ -94,8 +96,8 @@ func (m *Model) lay() layout {
 		if room < l.all {
 			line += fmt.Sprintf("lines %d to %d of %d ", l.from+1, l.from+room, l.all)
 		}
-		line = fit(line, m.width-1)
-		l.head = append(l.head, dim+line+strings.Repeat("─", max(m.width-1-width(line), 0))+off)
+		line = cells.Fit(line, m.width-1)
+		l.head = append(l.head, dim+line+strings.Repeat("─", max(m.width-1-cells.Width(line), 0))+off)
 	}
 	l.foot = append(l.foot, m.keysLine(l))
 	return l
@@ -114,7 +116,7 @@ func (m *Model) title() string {
 	switch m.showing() {
 	case list:
 	case whole:
-		name = visible(m.chosen)
+		name = cells.Visible(m.chosen)
 	case confirm:
 		name, where, what = "carrel approvals", fmt.Sprintf("answer %d", len(m.together)), "together"
 	case help:
@@ -126,10 +128,10 @@ func (m *Model) title() string {
 	if m.lost != nil {
 		room = m.width / 2
 	}
-	s := longest(room, strings.TrimSpace(name+"  "+where+" "+what), strings.TrimSpace(where+" "+what), where)
+	s := cells.Longest(room, strings.TrimSpace(name+"  "+where+" "+what), strings.TrimSpace(where+" "+what), where)
 	out := bold + s + off
 	if m.lost != nil {
-		out += red + fit("  the daemon is away: "+m.lost.Error(), m.width-width(s)) + off
+		out += red + cells.Fit("  the daemon is away: "+m.lost.Error(), m.width-cells.Width(s)) + off
 	}
 	return out
 }
@@ -138,26 +140,26 @@ func (m *Model) title() string {
 func (m *Model) keysLine(l layout) string {
 	switch {
 	case m.denying != nil:
-		ends := longest(m.width/2, "▏  enter refuses "+m.denying.name()+", esc goes back", "▏  enter, esc", "▏")
-		ask := longest(m.width/3, "Why not? ", "? ", "")
-		return ask + tail(visible(string(m.reason)), m.width-width(ask)-width(ends)) + ends
+		ends := cells.Longest(m.width/2, "▏  enter refuses "+m.denying.name()+", esc goes back", "▏  enter, esc", "▏")
+		ask := cells.Longest(m.width/3, "Why not? ", "? ", "")
+		return ask + cells.Tail(cells.Visible(string(m.reason)), m.width-cells.Width(ask)-cells.Width(ends)) + ends
 	case m.showing() == help || m.showing() == report:
-		return dim + longest(m.width, "space, b read  q goes back", "q goes back", "q") + off
+		return dim + cells.Longest(m.width, "space, b read  q goes back", "q goes back", "q") + off
 	case m.history:
-		return dim + longest(m.width, "↑↓ choose  space reads on  enter shows all  tab pending  ? help  q leave",
+		return dim + cells.Longest(m.width, "↑↓ choose  space reads on  enter shows all  tab pending  ? help  q leave",
 			"tab pending  q leave", "?") + off
 	case m.at() < 0 && m.showing() == list:
-		return dim + longest(m.width, "tab over  ? help  q leave", "q leave", "q") + off
+		return dim + cells.Longest(m.width, "tab over  ? help  q leave", "q leave", "q") + off
 	case l.all == 0 || len(l.text) == 0 && m.showing() != list:
-		return yellow + longest(m.width, "The window is too small to show it: make it larger", "too small: enlarge", "small") + off
+		return yellow + cells.Longest(m.width, "The window is too small to show it: make it larger", "too small: enlarge", "small") + off
 	case !m.read(l.of) && m.showing() == list:
-		return yellow + longest(m.width, "Not all of it was shown: space reads on, enter shows all, or make the window larger",
+		return yellow + cells.Longest(m.width, "Not all of it was shown: space reads on, enter shows all, or make the window larger",
 			"Not all was shown: space reads on, enter shows all", "not all shown: enter", "enter") + off
 	case !m.read(l.of):
-		return yellow + longest(m.width, "Not all of it was shown: space reads on, esc goes back, or make the window larger",
+		return yellow + cells.Longest(m.width, "Not all of it was shown: space reads on, esc goes back, or make the window larger",
 			"There is more: space reads on", "more: space", "space") + off
 	case m.showing() == confirm:
-		return longest(m.width, fmt.Sprintf("y lets all %[1]d pass, once  n refuses all %[1]d  esc goes back", len(m.together)),
+		return cells.Longest(m.width, fmt.Sprintf("y lets all %[1]d pass, once  n refuses all %[1]d  esc goes back", len(m.together)),
 			"y all  n none  esc", "y n esc")
 	}
 	thread, alike := "", ""
@@ -169,26 +171,26 @@ func (m *Model) keysLine(l layout) string {
 	}
 	answers := "y once" + thread + "  n refuse" + alike
 	if m.showing() == whole {
-		return dim + longest(m.width, answers+"  space, b read  esc goes back", answers+"  esc", "y t n a  esc", "y t n") + off
+		return dim + cells.Longest(m.width, answers+"  space, b read  esc goes back", answers+"  esc", "y t n a  esc", "y t n") + off
 	}
-	return dim + longest(m.width, "↑↓ choose  "+answers+"  enter whole  tab over  ? help  q leave", answers+"  enter whole  ? help  q leave",
-		answers+"  ? help", "y t n a  ? help", "y t n") + off
+	return dim + cells.Longest(m.width, "↑↓ choose  "+answers+"  enter whole  tab over  ? help  q leave",
+		answers+"  enter whole  ? help  q leave", answers+"  ? help", "y t n a  ? help", "y t n") + off
 }
 
 // row is one line of the list. A narrow window has room for fewer columns.
 func (m *Model) row(risk, until, where, by, what string) string {
 	wide := 10
 	for _, i := range m.pending {
-		wide = min(max(wide, width(i.Until)), 19) // a date is rare
+		wide = min(max(wide, cells.Width(i.Until)), 19) // a date is rare
 	}
-	text := cell(until, wide) + "  "
+	text := cells.Cell(until, wide) + "  "
 	switch {
 	case m.width < 30:
 		text = ""
 	case m.width >= 60:
-		text = cell(risk, 4) + "  " + text + cell(where, 14) + "  " + cell(by, 10) + "  "
+		text = cells.Cell(risk, 4) + "  " + text + cells.Cell(where, 14) + "  " + cells.Cell(by, 10) + "  "
 	}
-	return fit(text+what, m.width-2)
+	return cells.Fit(text+what, m.width-2)
 }
 
 func (m *Model) columns() string {
@@ -210,7 +212,7 @@ func (m *Model) rows(most int) []string {
 		if m.history {
 			empty = "  nothing is over yet"
 		}
-		return []string{dim + fit(empty, m.width) + off}
+		return []string{dim + cells.Fit(empty, m.width) + off}
 	}
 	from := min(max(m.at()-most/2, 0), max(len(items)-most, 0))
 	var out []string
@@ -222,13 +224,13 @@ func (m *Model) rows(most int) []string {
 		text := m.row(fmt.Sprintf("%4d", i.Risk), last, i.Where, i.By, i.What)
 		switch {
 		case i.ID == m.chosen && m.moved:
-			text = yellow + fit("! ", m.width) + text + off
+			text = yellow + cells.Fit("! ", m.width) + text + off
 		case i.ID == m.chosen:
-			text = reverse + fit("> ", m.width) + text + off
+			text = reverse + cells.Fit("> ", m.width) + text + off
 		case i.Risk >= 70:
-			text = red + fit("  ", m.width) + text + off
+			text = red + cells.Fit("  ", m.width) + text + off
 		default:
-			text = fit("  ", m.width) + text
+			text = cells.Fit("  ", m.width) + text
 		}
 		out = append(out, text)
 	}

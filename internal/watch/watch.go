@@ -14,6 +14,8 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/cells"
 )
 
 // maxHistory bounds the answered and expired items that are kept.
@@ -156,7 +158,7 @@ type order struct {
 
 func (o *order) name() string {
 	if len(o.items) == 1 {
-		return visible(o.items[0].ID)
+		return cells.Visible(o.items[0].ID)
 	}
 	return fmt.Sprintf("all %d", len(o.items))
 }

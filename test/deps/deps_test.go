@@ -32,6 +32,7 @@ var tiers = []deps.Tier{
 	{Name: "strictjson", Level: 0},
 	{Name: "bucket", Level: 0},
 	{Name: "room", Level: 0},
+	{Name: "cells", Level: 0},
 	{Name: "httprule", Level: 0},
 	{Name: "tools", Level: 0},
 
@@ -97,6 +98,7 @@ var tiers = []deps.Tier{
 	{Name: "archiver", Level: 4, With: []string{"runtime"}},
 
 	{Name: "watch", Level: 5},
+	{Name: "chatui", Level: 5},
 	{Name: "authn", Level: 5},
 	{Name: "telemetry", Level: 5},
 	{Name: "config", Level: 5},
@@ -131,7 +133,7 @@ var tiers = []deps.Tier{
 	{Name: "mcp", Level: 5},
 	{Name: "agent", Level: 5},
 	{Name: "steps", Level: 5},
-	{Name: "cli", Level: 5, With: []string{"front", "mcp", "rootless", "steps", "watch"}},
+	{Name: "cli", Level: 5, With: []string{"chatui", "front", "mcp", "rootless", "steps", "watch"}},
 }
 
 // privileged is what both processes with rights of their own may link.

@@ -40,6 +40,12 @@ func (x *Terminal) ExpectAfter(first, text string) {
 	x.must(x.Terminal.ExpectAfter(first, text))
 }
 
+// Until waits until f says so of everything that was sent to the screen. what names it for the test's failure.
+func (x *Terminal) Until(what string, f func(all string) bool) {
+	x.t.Helper()
+	x.must(x.Terminal.Until(what, f))
+}
+
 // Type sends keys.
 func (x *Terminal) Type(keys string) {
 	x.t.Helper()

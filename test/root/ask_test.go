@@ -273,7 +273,7 @@ func TestAskOnTheHost(t *testing.T) {
 func TestChat(t *testing.T) {
 	m, alice, _ := newAsked(t)
 	s := m.script(t, always(directly("the first answer")), always(directly("the second answer")))
-	x := ptytest.Start(t, m.command(context.Background(), alice, "chat", "--llm", "m1", "--model", "house", "--on", "none"), 50, 120, false)
+	x := ptytest.Start(t, m.command(context.Background(), alice, "chat", "--plain", "--llm", "m1", "--model", "house", "--on", "none"), 50, 120, false)
 	x.Expect("you> ")
 	x.Type("one question\n")
 	x.ExpectAfter("the first answer", "you> ")
@@ -445,5 +445,36 @@ func TestAgentCheck(t *testing.T) {
 	}
 	if r := check(); r.code != 0 || !strings.Contains(r.out, "running") || strings.Contains(r.out, "makes") || m.asked.Load() != 1 {
 		t.Errorf("%+v, and the model was asked %d times", r, m.asked.Load())
+	}
+}
+
+// An answer of a form is JSON alone on stdout. One that is not valid is asked for again with what is wrong, twice.
+func TestAskForAForm(t *testing.T) {
+	m, _, ask := newAsked(t)
+	schema := filepath.Join(t.TempDir(), "schema.json")
+	openWay(t, filepath.Dir(schema))
+	if err := os.WriteFile(schema, []byte(`{"type":"object","required":["free"],"properties":{"free":{"type":"integer","minimum":1}}}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s := m.script(t, always(directly("There are 7.")), always(directly(`{"free":"7"}`)), always(directly("```json\n{\"free\": 7}\n```")))
+	r := ask("--on", "none", "--output-schema", schema, "how many?")
+	if r.code != 0 || r.out != "{\"free\": 7}\n" {
+		t.Errorf("%+v", r)
+	}
+	if said := s.said(); len(said) != 3 || !strings.Contains(said[0], "minimum") || !strings.Contains(said[1], "not JSON") ||
+		!strings.Contains(said[2], "integer") {
+		t.Errorf("the model was asked %q", said)
+	}
+	s = m.script(t, always(directly("no")), always(directly("no")), always(directly("no")), always(directly(`{"free":1}`)))
+	if r := ask("--on", "none", "--output-schema", schema, "how many?"); r.code != 1 || r.out != "" || len(s.said()) != 3 {
+		t.Errorf("%+v, after %d", r, len(s.said()))
+	}
+	for _, bad := range []string{"not json", `{"type":5}`, `{"$ref":"https://example.org/x"}`} {
+		if err := os.WriteFile(schema, []byte(bad), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if r := ask("--on", "none", "--output-schema", schema, "how many?"); r.code != 1 || r.out != "" || !strings.Contains(r.err, "schema") {
+			t.Errorf("%s: %+v", bad, r)
+		}
 	}
 }

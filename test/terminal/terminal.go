@@ -129,22 +129,29 @@ func (x *Terminal) Screen() string {
 
 // ExpectAfter waits until the screen was sent text after what came first.
 func (x *Terminal) ExpectAfter(first, text string) error {
+	return x.Until(fmt.Sprintf("%q", text), func(all string) bool {
+		_, rest, found := strings.Cut(all, first)
+		return found && strings.Contains(rest, text)
+	})
+}
+
+// Until waits until f says so of everything that was sent to the screen. what names it for the error.
+func (x *Terminal) Until(what string, f func(all string) bool) error {
 	late := time.After(Patience)
 	for {
 		x.mu.Lock()
-		_, rest, found := strings.Cut(x.all.String(), first)
-		changed, ended := x.changed, x.ended
+		all, changed, ended := x.all.String(), x.changed, x.ended
 		x.mu.Unlock()
-		if found && strings.Contains(rest, text) {
+		if f(all) {
 			return nil
 		}
 		if ended {
-			return fmt.Errorf("the terminal ended without %q: %q", text, x.Screen())
+			return fmt.Errorf("the terminal ended without %s: %q", what, all)
 		}
 		select {
 		case <-changed:
 		case <-late:
-			return fmt.Errorf("no %q on the terminal: %q", text, x.Screen())
+			return fmt.Errorf("no %s on the terminal: %q", what, all)
 		}
 	}
 }

@@ -1,4 +1,7 @@
-package watch
+// Package cells is text as a terminal shows it: in cells, and without a character that the terminal would obey.
+//
+// Everything that a program or a model wrote passes Visible, or a function that calls it, before it is drawn.
+package cells
 
 import (
 	"strconv"
@@ -9,10 +12,10 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// visible returns s with every character escaped that a terminal would obey, hide or join with its
+// Visible returns s with every character escaped that a terminal would obey, hide or join with its
 // neighbour: controls, marks, blanks other than the space, and clusters of several characters. Each
 // character of the result takes cells of its own, so that what is drawn can be counted.
-func visible(s string) string {
+func Visible(s string) string {
 	var b strings.Builder
 	for len(s) > 0 {
 		cluster, _ := ansi.FirstGraphemeCluster(s, ansi.WcWidth)
@@ -62,21 +65,21 @@ func wide(r rune) int {
 	return max(ansi.StringWidthWc(string(r)), ansi.StringWidth(string(r)))
 }
 
-// width is how many cells a visible text takes.
-func width(s string) (n int) {
+// Width is how many cells a visible text takes.
+func Width(s string) (n int) {
 	for _, r := range s {
 		n += wide(r)
 	}
 	return n
 }
 
-// broken breaks text into lines of at most so many cells. It returns nothing if a wide character has no room.
-func broken(text string, cells int) (out []string) {
+// Broken breaks text into lines of at most so many cells. It returns nothing if a wide character has no room.
+func Broken(text string, cells int) (out []string) {
 	if cells < 2 || text == "" {
 		return nil
 	}
 	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
-		line = visible(line)
+		line = Visible(line)
 		from, used := 0, 0
 		for i, r := range line {
 			w := wide(r)
@@ -90,10 +93,43 @@ func broken(text string, cells int) (out []string) {
 	return out
 }
 
-// fit makes one line of a text, cuts it to a width and marks the cut.
-func fit(s string, cells int) string {
-	s = visible(strings.ReplaceAll(s, "\n", " "))
-	if width(s) <= cells {
+// Wrapped is Broken, but breaks between words where a line has a blank.
+func Wrapped(text string, cells int) (out []string) {
+	if cells < 2 {
+		return nil
+	}
+	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
+		line = Visible(line)
+		from, used, blank := 0, 0, -1
+		for i, r := range line {
+			w := wide(r)
+			if r == ' ' && i > from {
+				blank = i
+			}
+			if used+w > cells {
+				to, next := i, i
+				if blank > from {
+					to, next = blank, blank+1
+				}
+				out = append(out, line[from:to])
+				from, blank = next, -1
+				if next > i { // it is the blank itself that has no room
+					used = 0
+					continue
+				}
+				used = Width(line[next:i])
+			}
+			used += w
+		}
+		out = append(out, line[from:])
+	}
+	return out
+}
+
+// Fit makes one line of a text, cuts it to a width and marks the cut.
+func Fit(s string, cells int) string {
+	s = Visible(strings.ReplaceAll(s, "\n", " "))
+	if Width(s) <= cells {
 		return s
 	}
 	used := 0
@@ -105,27 +141,27 @@ func fit(s string, cells int) string {
 	return s
 }
 
-// cell is a text as one column of a table.
-func cell(s string, cells int) string {
-	s = fit(s, cells)
-	return s + strings.Repeat(" ", max(cells-width(s), 0))
+// Cell is a text as one column of a table.
+func Cell(s string, cells int) string {
+	s = Fit(s, cells)
+	return s + strings.Repeat(" ", max(cells-Width(s), 0))
 }
 
-// tail is the end of a text.
-func tail(s string, cells int) string {
-	for width(s) > max(cells, 0) {
+// Tail is the end of a text.
+func Tail(s string, cells int) string {
+	for Width(s) > max(cells, 0) {
 		_, n := utf8.DecodeRuneInString(s)
 		s = s[n:]
 	}
 	return s
 }
 
-// longest is the first text that has room; the last is cut.
-func longest(cells int, texts ...string) string {
+// Longest is the first text that has room; the last is cut.
+func Longest(cells int, texts ...string) string {
 	for _, t := range texts {
-		if width(t) <= cells {
+		if Width(t) <= cells {
 			return t
 		}
 	}
-	return fit(texts[len(texts)-1], cells)
+	return Fit(texts[len(texts)-1], cells)
 }

@@ -1,0 +1,239 @@
+package chatui
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/carrel-dev/carrel/internal/cells"
+)
+
+// Styles, as SGR of ECMA-48. The renderer removes colours for a terminal without them.
+const (
+	bold, dim, reverse, underline     = "\x1b[1m", "\x1b[2m", "\x1b[7m", "\x1b[4m"
+	red, green, yellow, cyan, nothing = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m", ""
+	off                               = "\x1b[m"
+)
+
+// block is a part of what was said. Its lines are no wider than width, and nothing in them but styles is obeyed.
+type block interface {
+	lines(width int, trace bool) []string
+}
+
+// drawn keeps the lines of a block until it changes.
+type drawn struct {
+	width int
+	trace bool
+	kept  []string
+}
+
+func (d *drawn) changed() { d.width = 0 }
+
+func (d *drawn) draw(width int, trace bool, f func() []string) []string {
+	if d.width != width || d.trace != trace {
+		d.width, d.trace, d.kept = width, trace, f()
+	}
+	return d.kept
+}
+
+// styled puts a style around a text that was made visible.
+func styled(style, visible string) string {
+	if style == nothing || visible == "" {
+		return visible
+	}
+	return style + visible + off
+}
+
+// hang wraps a text behind first, and its further lines behind indent, which is as wide.
+func hang(first, indent, text, style string, width int) (out []string) {
+	first = cells.Visible(first)
+	room := width - cells.Width(first)
+	if room < 8 { // a window that has hardly room for words has none for what leads them
+		first, indent, room = "", "", width
+	}
+	for i, l := range cells.Wrapped(spaced(text), room) {
+		lead := indent
+		if i == 0 {
+			lead = first
+		}
+		out = append(out, lead+styled(style, l))
+	}
+	return out
+}
+
+// spaced has blanks for tabs.
+func spaced(s string) string { return strings.ReplaceAll(s, "\t", "    ") }
+
+type textBlock struct {
+	drawn
+	text, first, indent, style string
+}
+
+func (b *textBlock) lines(width int, trace bool) []string {
+	return b.draw(width, trace, func() []string {
+		first := b.first
+		if first == "" {
+			first = b.indent
+		}
+		return hang(first, b.indent, b.text, b.style, width)
+	})
+}
+
+// wordsBlock is an answer of the agent, which may grow.
+type wordsBlock struct {
+	drawn
+	text strings.Builder
+}
+
+func (b *wordsBlock) take(text string) {
+	b.text.WriteString(text)
+	b.changed()
+}
+
+func (b *wordsBlock) lines(width int, trace bool) []string {
+	return b.draw(width, trace, func() []string { return markdown(b.text.String(), width) })
+}
+
+// planBlock is a plan, with what becomes of it.
+type planBlock struct {
+	drawn
+	p     Plan
+	ends  []StepEnd
+	waits bool // for the person
+	over  bool
+	short bool // the diff is its heads alone
+}
+
+func newPlan(p Plan) *planBlock { return &planBlock{p: p, ends: make([]StepEnd, len(p.Steps))} }
+
+// end takes what became of a step.
+func (b *planBlock) end(e StepEnd) bool {
+	if e.Step < 1 || e.Step > len(b.ends) {
+		return false
+	}
+	b.ends[e.Step-1] = e
+	b.changed()
+	return true
+}
+
+// state is what a step is at, in words, with a style. The daemon says when a step has ended; the first that has not is the
+// one that runs, unless the person is asked.
+func (b *planBlock) state(i int) (word, style string) {
+	e := b.ends[i]
+	switch {
+	case e.Error != "":
+		return "failed: " + e.Error, red
+	case e.Step > 0 && e.Code != nil && *e.Code != 0:
+		word = fmt.Sprintf("exit code %d", *e.Code)
+		if said := lastLine(e.Stderr); said != "" {
+			word += ": " + said
+		}
+		return word, red
+	case e.Step > 0:
+		return "done", green
+	case b.over:
+		return "not run", dim
+	case b.waits:
+		return "waiting for you", yellow
+	}
+	for _, before := range b.ends[:i] {
+		if before.Step == 0 {
+			return "waiting", dim
+		}
+	}
+	return "running", cyan
+}
+
+func lastLine(s string) string {
+	s = strings.TrimSpace(s)
+	return s[strings.LastIndexByte(s, '\n')+1:]
+}
+
+func (b *planBlock) lines(width int, trace bool) []string {
+	return b.draw(width, trace, func() []string {
+		out := hang(fmt.Sprintf("plan %d: ", b.p.Number), "  ", b.p.Goal, bold, width)
+		for i, s := range b.p.Steps {
+			last := i == len(b.p.Steps)-1 && len(b.p.Rollback) == 0
+			first, indent := "├─ ", "│  "
+			if last {
+				first, indent = "└─ ", "   "
+			}
+			verdict := s.Level
+			if s.ReadOnly {
+				verdict += ", only reads"
+			}
+			out = append(out, hang(first, indent, fmt.Sprintf("%d. %s: %s", i+1, s.Target, s.Command), nothing, width)...)
+			word, style := b.state(i)
+			out = append(out, hang(indent+"   ["+verdict+"] ", indent+"   ", word, style, width)...)
+			if !trace {
+				continue
+			}
+			detail := func(name, text string) {
+				if text != "" {
+					out = append(out, hang(indent+"   ", indent+"   ", name+text, dim, width)...)
+				}
+			}
+			e := b.ends[i]
+			why := fmt.Sprintf("risk %d", s.Risk)
+			if s.FirstRun {
+				why += ", asked about as a model wrote it"
+			}
+			detail("", why)
+			detail("for: ", s.Purpose)
+			detail("held: ", e.Held)
+			detail("stderr: ", strings.TrimSpace(e.Stderr))
+			detail("carrel undo ", e.Undo)
+		}
+		for i, r := range b.p.Rollback {
+			first := "├─ "
+			if i == len(b.p.Rollback)-1 {
+				first = "└─ "
+			}
+			out = append(out, hang(first, "   ", "to undo it: "+r, dim, width)...)
+		}
+		return append(out, diffLines(b.p.Diff, width, b.short)...)
+	})
+}
+
+// questionBlock is a question, and what was answered.
+type questionBlock struct {
+	drawn
+	q       Question
+	details bool // the plan is not shown above it
+	mine    string
+	over    string
+}
+
+func (b *questionBlock) answered(kind Kind, why string) {
+	b.mine = map[Kind]string{Once: "you let it pass, once", Always: "you let it pass, always", Deny: "you denied it"}[kind]
+	if why != "" {
+		b.mine += ": " + why
+	}
+	b.changed()
+}
+
+func (b *questionBlock) lines(width int, trace bool) []string {
+	return b.draw(width, trace, func() []string {
+		var out []string
+		if b.details || trace {
+			out = append(out, hang("  ", "  ", b.q.Details, nothing, width)...)
+		}
+		head := fmt.Sprintf("Run it? risk %d of 100, until %s", b.q.Risk, b.q.Until)
+		out = append(out, hang("? ", "  ", head, yellow, width)...)
+		for i, why := range b.q.Reasons {
+			name := "because "
+			if i > 0 {
+				name = "    and "
+			}
+			out = append(out, hang("  "+name, "          ", why, nothing, width)...)
+		}
+		if trace && b.q.Rule != "" {
+			out = append(out, hang("  rule    ", "          ", b.q.Rule, dim, width)...)
+		}
+		if b.mine != "" {
+			out = append(out, hang("  ", "  ", b.mine, bold, width)...)
+		} else if b.over != "" {
+			out = append(out, hang("  ", "  ", b.over, dim, width)...)
+		}
+		return out
+	})
+}
