@@ -22,6 +22,7 @@ type planShown struct {
 		Command  string `json:"shell"`
 		ReadOnly bool   `json:"read_only"`
 		Level    string `json:"level"`
+		Job      bool   `json:"background"`
 		Risk     int    `json:"risk"`
 		FirstRun bool   `json:"first_run"`
 	} `json:"steps"`
@@ -80,6 +81,7 @@ type stepShown struct {
 	Error  string `json:"error"`
 	Stderr string `json:"stderr"`
 	Held   string `json:"held"`
+	Job    string `json:"job"`
 }
 
 // show shows one message of a turn: the agent's words on stdout, and what happens on stderr.
@@ -131,6 +133,9 @@ func planText(p *planShown) string {
 		if s.ReadOnly {
 			word += ", only reads"
 		}
+		if s.Job {
+			word += ", in the background"
+		}
 		fmt.Fprintf(&b, "  %d. %s: %s  [%s]\n", i+1, printable(s.Target), printable(s.Command), word)
 	}
 	if len(p.Rollback) > 0 {
@@ -149,6 +154,9 @@ func stepText(s *stepShown) string {
 			text += ": " + cut(printable(line), 200)
 		}
 		return text + "\n"
+	}
+	if s.Job != "" {
+		return fmt.Sprintf("  %d. %s: runs as job %s\n", s.Step, printable(s.Target), printable(s.Job))
 	}
 	return fmt.Sprintf("  %d. %s: done\n", s.Step, printable(s.Target))
 }
