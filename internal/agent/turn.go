@@ -44,6 +44,7 @@ type reply struct {
 		Stderr  string `json:"stderr,omitempty"`
 		Lost    int64  `json:"lost,omitempty"`
 		Held    string `json:"held,omitempty"`
+		Job     string `json:"job,omitempty"`
 	} `json:"steps,omitempty"`
 }
 
@@ -186,6 +187,8 @@ Answer with exactly one JSON object and nothing around it, of one of these types
 - command_plan: commands to run, in their order. Each is one line for /bin/sh and names its target. Put what only looks into
   preflight_checks or commands with read_only true: that is a promise, and a command that changes anything and makes it is
   refused. Everything that shall be checked afterwards is in verification_commands, what undoes a change in rollback_commands.
+  With background true a command of commands goes on after the plan, for at most timeout_seconds (default an hour, at most a
+  day), and you are told its job, not its output: tell the person the job. The person sees it with "carrel job".
   Nothing asks for input: no editors, pagers, passwords or prompts. A plan stops at its first command that fails.
 - direct_answer: your answer to the person, in Markdown, when you know enough. Say what you found or did, briefly.
 - no_change: what was asked for is there already; quote evidence, word for word, from what commands printed in this turn.

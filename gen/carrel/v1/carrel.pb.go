@@ -9031,7 +9031,9 @@ type AgentStep struct {
 	ReadOnly  bool  `protobuf:"varint,5,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
 	TimeoutMs int64 `protobuf:"varint,6,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
 	// Of each stream, in bytes.
-	MaxOutput     int64 `protobuf:"varint,7,opt,name=max_output,json=maxOutput,proto3" json:"max_output,omitempty"`
+	MaxOutput int64 `protobuf:"varint,7,opt,name=max_output,json=maxOutput,proto3" json:"max_output,omitempty"`
+	// Not empty if it is to run in the background, by this name: its result says that it runs.
+	Job           string `protobuf:"bytes,8,opt,name=job,proto3" json:"job,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9113,6 +9115,13 @@ func (x *AgentStep) GetMaxOutput() int64 {
 		return x.MaxOutput
 	}
 	return 0
+}
+
+func (x *AgentStep) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
 }
 
 type StepResult struct {
@@ -14717,7 +14726,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05files\x18\x04 \x03(\tR\x05files\x12\x14\n" +
 	"\x05risks\x18\x05 \x03(\tR\x05risks\x12\x0e\n" +
 	"\x02id\x18\x06 \x01(\tR\x02id\x12\x14\n" +
-	"\x05error\x18\a \x01(\tR\x05error\"\xbe\x01\n" +
+	"\x05error\x18\a \x01(\tR\x05error\"\xd0\x01\n" +
 	"\tAgentStep\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x16\n" +
 	"\x06target\x18\x02 \x01(\tR\x06target\x12\x12\n" +
@@ -14727,7 +14736,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\n" +
 	"timeout_ms\x18\x06 \x01(\x03R\ttimeoutMs\x12\x1d\n" +
 	"\n" +
-	"max_output\x18\a \x01(\x03R\tmaxOutput\"\xbd\x01\n" +
+	"max_output\x18\a \x01(\x03R\tmaxOutput\x12\x10\n" +
+	"\x03job\x18\b \x01(\tR\x03job\"\xbd\x01\n" +
 	"\n" +
 	"StepResult\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12)\n" +

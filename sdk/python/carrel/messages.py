@@ -2030,6 +2030,8 @@ class AgentStep(Message):
     timeout_ms: int = 0
     # Of each stream, in bytes.
     max_output: int = 0
+    # Not empty if it is to run in the background, by this name: its result says that it runs.
+    job: str = ""
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("number", "number", "int64", "one", None),
         Field("target", "target", "string", "one", None),
@@ -2038,6 +2040,7 @@ class AgentStep(Message):
         Field("read_only", "readOnly", "bool", "one", None),
         Field("timeout_ms", "timeoutMs", "int64", "one", None),
         Field("max_output", "maxOutput", "int64", "one", None),
+        Field("job", "job", "string", "one", None),
     )
 
 

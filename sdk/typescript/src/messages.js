@@ -753,6 +753,7 @@ export const schema = {
     ['readOnly', 'bool', 'one'],
     ['timeoutMs', 'int64', 'one'],
     ['maxOutput', 'int64', 'one'],
+    ['job', 'string', 'one'],
   ],
   StepResult: [
     ['number', 'int64', 'one'],

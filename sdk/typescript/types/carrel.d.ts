@@ -1678,6 +1678,10 @@ export interface AgentStep {
    * Of each stream, in bytes.
    */
   maxOutput: number;
+  /**
+   * Not empty if it is to run in the background, by this name: its result says that it runs.
+   */
+  job: string;
 }
 
 export interface StepResult {
