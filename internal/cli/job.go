@@ -202,8 +202,8 @@ func (a *app) jobOutputCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "output [flags] JOB",
 		Short: "Print the output of a background job",
-		Long: `Print what is kept of the output of a background job, on stdout and stderr: of each stream the first
-512 KiB, and of what follows at least the last 256 KiB.`,
+		Long: `Print what is kept of the output of a background job, on stdout and stderr: of each stream the
+beginning, and of what follows at least the last 256 KiB.`,
 		Example:           "  carrel job output c-0123456789abcdef\n  carrel job output --follow c-0123456789abcdef",
 		Args:              exactly("JOB"),
 		ValidArgsFunction: completeJobs(),

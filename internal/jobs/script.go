@@ -13,17 +13,18 @@ package jobs
 //	supervisor    PID START BOOT of the supervisor: it is known again by the time of its start and the machine's
 //	leader        PID START of the command, which leads a session and a process group of its own
 //	out, err      FIFOs from the command to what bounds its output
-//	stdout.N …    as on this machine; dd writes them, which takes no byte more than it keeps and holds none back
+//	stdout.N …    as on this machine, each of 256 KiB at most; dd writes them, which takes no byte more than it keeps and holds
+//	              none back
 //	stop          there once the job is to end
 //	end           CODE WHY TIME; WHY is exit, stopped or timeout
 //
-// What the command starts has CARREL_JOB in its environment, by which it is found where it left the process group. In one
-// second the supervisor sees that it is to stop or that its time is over.
+// A process that nobody has waited for (Z) has ended. What the command starts has CARREL_JOB in its environment, by which it
+// is found where it left the process group. In one second the supervisor sees that it is to stop or that its time is over.
 const script = `umask 077; LC_ALL=C; export LC_ALL
 self=$1; verb=$2; id=$3; shift 3
 base=$HOME/.local/state/carrel/jobs; d=$base/$id
 fail() { echo "$*" >&2; exit 1; }
-began() { set -- $(cat "/proc/$1/stat" 2>/dev/null | sed 's/^.*) //'); echo "${20}"; }
+began() { set -- $(cat "/proc/$1/stat" 2>/dev/null | sed 's/^.*) //'); [ "$1" = Z ] || echo "${20}"; }
 boot() { cat /proc/sys/kernel/random/boot_id 2>/dev/null; }
 marked() { grep -ls "CARREL_JOB=$id" /proc/[0-9]*/environ 2>/dev/null | sed 's|^/proc/||; s|/environ$||'; }
 signal() { kill -s "$1" -- "-$c" 2>/dev/null; for p in $(marked); do kill -s "$1" "$p" 2>/dev/null; done; }
@@ -44,13 +45,13 @@ state() {
  if [ -e "$d/end" ]; then echo "ended $(cat "$d/end")"; else echo lost; fi
 }
 keep() {
- at=0; n=2048; old=
+ at=0; old=; older=
  while :; do
-  dd bs=256 count=$n of="$d/$1.$at" 2>/dev/null || { cat >/dev/null; return; }
+  dd bs=256 count=1024 of="$d/$1.$at" 2>/dev/null || { cat >/dev/null; return; }
   len=$(($(wc -c <"$d/$1.$at")))
   [ $len -gt 0 ] || { rm -f "$d/$1.$at"; return; }
-  if [ $at -gt 0 ]; then [ -z "$old" ] || rm -f "$d/$1.$old"; old=$at; fi
-  at=$((at+len)); n=1024
+  if [ $at -gt 0 ]; then [ -z "$older" ] || rm -f "$d/$1.$older"; older=$old; old=$at; fi
+  at=$((at+len))
  done
 }
 case $verb in
