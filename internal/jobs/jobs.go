@@ -18,6 +18,7 @@ package jobs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -105,6 +106,9 @@ func (j Job) Status() string {
 	}
 	return string(j.State)
 }
+
+// ErrNotRun is wrapped by errors of a Shell that has run nothing.
+var ErrNotRun = errors.New("it was not run")
 
 // Shell runs a program on a remote host of an inventory and returns what it wrote to stdout. A program that fails is an
 // error with what it wrote to stderr.

@@ -29,7 +29,12 @@ func (r *Registry) BeginRemote(ctx context.Context, s Spec) error {
 	if _, err = r.remote(ctx, s, "begin", append([]string{seconds}, s.Argv...)...); err == nil {
 		return nil
 	}
-	if text, aerr := r.remote(context.WithoutCancel(ctx), s, "state"); aerr == nil && strings.TrimSpace(string(text)) == "missing" {
+	never := errors.Is(err, ErrNotRun)
+	if !never {
+		text, aerr := r.remote(context.WithoutCancel(ctx), s, "state")
+		never = aerr == nil && strings.TrimSpace(string(text)) == "missing"
+	}
+	if never {
 		return errors.Join(fmt.Errorf("cannot begin job %s on %s: %w", s.ID, s.Host, err), r.dir.remove(string(s.ID)))
 	}
 	return fmt.Errorf("cannot say whether job %s began on %s: %w; see \"carrel job show %s\": %w", s.ID, s.Host, err, s.ID,

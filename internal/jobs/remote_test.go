@@ -42,7 +42,7 @@ func (h *host) run(ctx context.Context, inventory, name string, argv []string) (
 }
 
 func (h *host) dir(job id.Command) string {
-	return filepath.Join(h.home, ".local/state/carrel/jobs", string(job))
+	return filepath.Join(h.home, ".local/state/carrel/remote-jobs", string(job))
 }
 
 func remote(text string) jobs.Spec {
@@ -224,7 +224,15 @@ func TestRemoteJobOfAHostThatLies(t *testing.T) {
 	if _, err := r.Show(t.Context(), s.ID); !errdefs.IsNotFound(err) {
 		t.Errorf("%v", err)
 	}
-	says, s = "running", remote("x") // it began all the same
+	says, fails = "running", fmt.Errorf("no route: %w", jobs.ErrNotRun)
+	s = remote("x")
+	if err := r.BeginRemote(t.Context(), s); err == nil || errdefs.IsUnavailable(err) {
+		t.Errorf("%v", err)
+	}
+	if _, err := r.Show(t.Context(), s.ID); !errdefs.IsNotFound(err) {
+		t.Errorf("%v", err)
+	}
+	fails, s = errors.New("the connection was lost"), remote("x") // it began all the same
 	if err := r.BeginRemote(t.Context(), s); !errdefs.IsUnavailable(err) {
 		t.Errorf("%v", err)
 	}

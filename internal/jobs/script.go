@@ -8,7 +8,7 @@ package jobs
 //	stop ID                  has the job ended, and says its state
 //	remove ID                removes what is there of it
 //
-// A job is a directory below ~/.local/state/carrel/jobs:
+// A job is a directory below ~/.local/state/carrel/remote-jobs, so that this machine can be a remote host of its own:
 //
 //	supervisor    PID START BOOT of the supervisor: it is known again by the time of its start and the machine's
 //	leader        PID START of the command, which leads a session and a process group of its own
@@ -22,7 +22,7 @@ package jobs
 // is found where it left the process group. In one second the supervisor sees that it is to stop or that its time is over.
 const script = `umask 077; LC_ALL=C; export LC_ALL
 self=$1; verb=$2; id=$3; shift 3
-base=$HOME/.local/state/carrel/jobs; d=$base/$id
+base=$HOME/.local/state/carrel/remote-jobs; d=$base/$id
 fail() { echo "$*" >&2; exit 1; }
 began() { set -- $(cat "/proc/$1/stat" 2>/dev/null | sed 's/^.*) //'); [ "$1" = Z ] || echo "${20}"; }
 boot() { cat /proc/sys/kernel/random/boot_id 2>/dev/null; }

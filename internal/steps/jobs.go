@@ -118,7 +118,7 @@ func (j *Jobs) shell(ctx context.Context, inventory, host string, argv []string)
 	res, err := r.client.Run(ctx, h, fleet.Step{Argv: argv, Own: true, Timeout: shellTime, MaxOutput: 4 * jobs.MaxChunk})
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", jobs.ErrNotRun, err)
 	case res.Outcome != fleet.Ended:
 		return nil, fmt.Errorf("%s does not say what came of it: %s %s: %w", host, res.Outcome, res.Why, errdefs.ErrUnavailable)
 	case !res.OK():
