@@ -187,8 +187,9 @@ Answer with exactly one JSON object and nothing around it, of one of these types
 - command_plan: commands to run, in their order. Each is one line for /bin/sh and names its target. Put what only looks into
   preflight_checks or commands with read_only true: that is a promise, and a command that changes anything and makes it is
   refused. Everything that shall be checked afterwards is in verification_commands, what undoes a change in rollback_commands.
-  With background true a command of commands goes on after the plan, for at most timeout_seconds (default an hour, at most a
-  day), and you are told its job, not its output: tell the person the job. The person sees it with "carrel job".
+  A step of commands with background true goes on after the plan, for at most timeout_seconds (default 3600, at most 86400).
+  You are told its job and not its output: tell the person the job, who sees it with "carrel job", in a workspace with
+  "carrel logs".
   Nothing asks for input: no editors, pagers, passwords or prompts. A plan stops at its first command that fails.
 - direct_answer: your answer to the person, in Markdown, when you know enough. Say what you found or did, briefly.
 - no_change: what was asked for is there already; quote evidence, word for word, from what commands printed in this turn.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 )
@@ -23,6 +24,7 @@ type planShown struct {
 		ReadOnly bool   `json:"read_only"`
 		Level    string `json:"level"`
 		Job      bool   `json:"background"`
+		LimitMS  int64  `json:"limit_ms"`
 		Risk     int    `json:"risk"`
 		FirstRun bool   `json:"first_run"`
 	} `json:"steps"`
@@ -134,7 +136,7 @@ func planText(p *planShown) string {
 			word += ", only reads"
 		}
 		if s.Job {
-			word += ", in the background"
+			word += fmt.Sprintf(", in the background for at most %v", time.Duration(s.LimitMS)*time.Millisecond)
 		}
 		fmt.Fprintf(&b, "  %d. %s: %s  [%s]\n", i+1, printable(s.Target), printable(s.Command), word)
 	}
