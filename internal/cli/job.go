@@ -98,6 +98,9 @@ func jobObject(j jobs.Job) object {
 	if j.End != nil {
 		o = append(o, member{"exit_code", j.End.Code}, member{"ended", j.End.At.Format(time.RFC3339)})
 	}
+	if !j.Seen.IsZero() {
+		o = append(o, member{"seen", j.Seen.Format(time.RFC3339)})
+	}
 	if j.Why != "" {
 		o = append(o, member{"why", j.Why})
 	}

@@ -215,7 +215,7 @@ func (r *Registry) tidy(now time.Time) error {
 	left := len(kept)
 	for _, j := range kept {
 		// Of one that cannot be read the age is not known.
-		if !j.State.Over() || left < MaxJobs && (j.last().IsZero() || now.Sub(j.last()) < MaxAge) {
+		if !j.over(now) || left < MaxJobs && (j.last().IsZero() || now.Sub(j.last()) < MaxAge) {
 			continue
 		}
 		if err := r.dir.remove(string(j.ID)); err != nil {
@@ -224,9 +224,18 @@ func (r *Registry) tidy(now time.Time) error {
 		left--
 	}
 	if left >= MaxJobs {
-		return fmt.Errorf("%d jobs run, and at most %d may; stop one with \"carrel job stop\": %w", left, MaxJobs, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("%d jobs run, or did when their hosts were asked, and at most %d may; see \"carrel job ls\", and stop one with "+
+			"\"carrel job stop\": %w", left, MaxJobs, errdefs.ErrResourceExhausted)
 	}
 	return nil
+}
+
+// late is how long after its time a job may take to end, on a remote host with another clock.
+const late = time.Hour
+
+// over reports whether the job has ended, as far as that is known here.
+func (j Job) over(now time.Time) bool {
+	return j.State.Over() || j.State == Unknown && now.Sub(j.Began) > j.Limit()+late
 }
 
 // last is when something was known of the job last.

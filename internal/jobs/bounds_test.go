@@ -271,6 +271,21 @@ func TestJobsAreBounded(t *testing.T) {
 	if there(oldest) || !there(running) || !there(newer) {
 		t.Errorf("oldest %v, newer %v, running %v", there(oldest), there(newer), there(running))
 	}
+	// One on a remote host runs as long as its time is not over, whatever else is known of it.
+	away := func(n int, began time.Time) id.Command {
+		job := made(n, now)
+		at := filepath.Join(dir, string(job))
+		text := fmt.Appendf(nil, `{"id":%q,"argv":["x"],"limit_ms":7200000,"host":"web","began":%q}`, job, began.Format(time.RFC3339))
+		if err := errors.Join(os.Remove(filepath.Join(at, "end.json")), os.WriteFile(filepath.Join(at, "job.json"), text, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		return job
+	}
+	past, still := away(900, now.Add(-40*24*time.Hour)), away(901, now.Add(-2*time.Hour))
+	over(t, r, begin(t, r, spec("true")).ID)
+	if there(past) || !there(still) {
+		t.Errorf("on remote hosts: past %v, still %v", there(past), there(still))
+	}
 	if all, _, _ := r.List(t.Context()); len(all) != jobs.MaxJobs {
 		t.Errorf("%d are kept", len(all))
 	}

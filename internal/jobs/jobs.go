@@ -97,6 +97,8 @@ type Job struct {
 	End *End
 	// Why says why the state is Lost or Unknown, and what to do.
 	Why string
+	// Seen is when a job on a remote host was seen to run last. It is when lock was changed last.
+	Seen time.Time
 }
 
 // Status is the state in words: "exited 3" and not "exited".

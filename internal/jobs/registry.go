@@ -57,12 +57,21 @@ func (r *Registry) kept(job id.Command) (j Job, err error) {
 		return j, fmt.Errorf("cannot use job %s: %w", job, err)
 	case runs:
 	case j.Host != "":
-		j.State, j.Why = Unknown, "the host was not asked"
+		j.State, j.Why, j.Seen = Unknown, "the host was not asked", dir.seen()
 	default:
 		j.State, j.Why = Lost, "its supervisor has ended without a word: it was killed, or the machine was started anew; how the command "+
 			"ended is not known"
 	}
 	return j, nil
+}
+
+// seen is when the lock was changed last.
+func (d folder) seen() time.Time {
+	var st unix.Stat_t
+	if err := unix.Fstatat(d.fd, lockName, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return time.Time{}
+	}
+	return time.Unix(st.Mtim.Unix())
 }
 
 // end sets the state by an end.

@@ -53,7 +53,8 @@ func (r *Registry) remote(ctx context.Context, s Spec, verb string, args ...stri
 func (r *Registry) ask(ctx context.Context, j Job) Job {
 	text, err := r.remote(ctx, j.Spec, "state")
 	if err != nil {
-		j.State, j.Why = Unknown, fmt.Sprintf("%s cannot be asked: %v", j.Host, err)
+		j.State = Unknown
+		j.Why = fmt.Sprintf("%s cannot be asked: %v; the job ran when it could be, at %s", j.Host, err, j.Seen.Format(time.RFC3339))
 		return j
 	}
 	return r.learn(j, string(text))
@@ -69,7 +70,12 @@ func (r *Registry) learn(j Job, says string) Job {
 	j.Why = ""
 	switch {
 	case word == "running" && len(f) == 1:
-		j.State = Running
+		j.State, j.Seen = Running, time.Now()
+		if dir, err := r.open(j.ID); err == nil {
+			// Where it cannot be noted, the time from before is told.
+			_ = unix.UtimesNanoAt(dir.fd, lockName, nil, unix.AT_SYMLINK_NOFOLLOW)
+			dir.close()
+		}
 		return j
 	case word == "lost" && len(f) == 1:
 		j.State, j.Why = Lost, "its supervisor on "+j.Host+" has ended without a word: it was killed, or the host was started anew; what is "+

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -194,7 +195,8 @@ func TestRemoteJobOfAHostThatLies(t *testing.T) {
 		}
 		return []byte(says), nil
 	}
-	r, err := jobs.Open(jobs.Config{Dir: filepath.Join(t.TempDir(), "jobs"), Shell: shell})
+	dir := filepath.Join(t.TempDir(), "jobs")
+	r, err := jobs.Open(jobs.Config{Dir: dir, Shell: shell})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,6 +239,21 @@ func TestRemoteJobOfAHostThatLies(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	if j, err := r.Show(t.Context(), s.ID); err != nil || j.State != jobs.Running {
+		t.Errorf("%+v, %v", j, err)
+	}
+	// One that cannot be asked is shown with what was known of it last.
+	says = "running"
+	before, err := r.Show(t.Context(), s.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	away, err := jobs.Open(jobs.Config{Dir: dir}) // it reaches no host
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(away.Close)
+	j, err := away.Show(t.Context(), s.ID)
+	if err != nil || j.State != jobs.Unknown || j.Seen.Before(before.Seen.Add(-time.Second)) || !strings.Contains(j.Why, "the job ran when") {
 		t.Errorf("%+v, %v", j, err)
 	}
 }
