@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -29,6 +30,7 @@ func TestJobOutlivesItsBeginner(t *testing.T) {
 		// What it prints last is there only if the job went on to its end.
 		done := filepath.Join(t.TempDir(), "done")
 		c.Env = append(os.Environ(), beginEnv+"="+dir, "CARREL_JOBS_TEXT=sleep 0.3; echo end; touch "+done)
+		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		out, err := c.StdoutPipe()
 		if err == nil {
 			err = c.Start()
@@ -57,7 +59,7 @@ func TestJobOutlivesItsBeginner(t *testing.T) {
 			case <-time.After(time.Duration(n) * 2 * time.Millisecond):
 			}
 		}
-		_ = c.Process.Kill()
+		_ = unix.Kill(-c.Process.Pid, unix.SIGKILL) // with all that is in its process group
 		_, _ = io.Copy(io.Discard, out)
 		_ = c.Wait()
 		_, err = r.Show(t.Context(), job)

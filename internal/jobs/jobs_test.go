@@ -237,6 +237,39 @@ func TestJobDoesNotBegin(t *testing.T) {
 	}
 }
 
+// followed reads a job while it runs: what it has printed is there before it prints more.
+func followed(t *testing.T, r *jobs.Registry, begin func(text string) jobs.Spec) {
+	t.Helper()
+	next := filepath.Join(t.TempDir(), "next")
+	s := begin("printf first; while [ ! -e " + next + " ]; do sleep 0.02; done; echo; echo second")
+	var text string
+	from := int64(0)
+	read := func(want string) {
+		until(t, want, func() bool {
+			c, err := r.Output(t.Context(), jobs.Job{Spec: s}, jobs.Stdout, from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, from = text+string(c.Data), c.Next()
+			return text == want
+		})
+	}
+	read("first")
+	if j, err := r.Show(t.Context(), s.ID); err != nil || j.State != jobs.Running {
+		t.Errorf("%+v, %v", j, err)
+	}
+	if err := os.WriteFile(next, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read("first\nsecond\n")
+	over(t, r, s.ID)
+}
+
+func TestJobIsFollowed(t *testing.T) {
+	r, _ := registry(t)
+	followed(t, r, func(text string) jobs.Spec { return begin(t, r, spec(text)) })
+}
+
 // What leaves its session, its group and its parent is ended with the job, whether it ends, is stopped or is killed.
 func TestJobEndsAll(t *testing.T) {
 	r, dir := registry(t)

@@ -122,6 +122,12 @@ func TestRemoteJob(t *testing.T) {
 	})
 }
 
+func TestRemoteJobIsFollowed(t *testing.T) {
+	shells(t, func(t *testing.T, r *jobs.Registry, _ *host) {
+		followed(t, r, func(text string) jobs.Spec { return beginRemote(t, r, remote(text)) })
+	})
+}
+
 // All that a remote job has started ends with it, also what left its session and its group, and if its supervisor was killed.
 func TestRemoteJobEndsAll(t *testing.T) {
 	shells(t, func(t *testing.T, r *jobs.Registry, h *host) {

@@ -61,13 +61,13 @@ func TestBackground(t *testing.T) {
 		t.Errorf("%+v, %q", x, out)
 	}
 	left := filepath.Join(t.TempDir(), "left")
-	c = inBackground(here("touch " + left))
+	c = inBackground(here("echo held; touch " + left))
 	c.ReadOnly = true
 	if got, err = run(t.Context(), c); err != nil || !strings.HasPrefix(got.Held, "profile system_inspect") {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	if x, _ := ended(t, j, c.Job); x.State != jobs.Exited || x.End.Code == 0 {
-		t.Errorf("%+v", x)
+	if x, out := ended(t, j, c.Job); x.State != jobs.Exited || x.End.Code == 0 || out != "held\n" {
+		t.Errorf("%+v, %q", x, out)
 	}
 	if _, err := os.Stat(left); err == nil {
 		t.Error("a job that only reads has written")

@@ -176,6 +176,9 @@ func (t *Turns) onHost(ctx context.Context, turn *Turn, s *step, job id.Command)
 			Remote: s.on.Kind == operation.Remote, Name: string(s.on.Name), Argv: s.exec.Argv, ReadOnly: s.shown.ReadOnly,
 			Timeout: time.Duration(s.exec.TimeoutMS) * time.Millisecond, MaxOutput: MaxOutput, Job: job,
 		})
+		if job != "" { // it was started, as a detached command: how it ends is not known here
+			return nil, err
+		}
 		return commands.Ended{Status: res.Status}, err
 	})
 }

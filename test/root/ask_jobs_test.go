@@ -90,6 +90,23 @@ func TestAskInTheBackground(t *testing.T) {
 	for _, job := range []string{host, demo, web} {
 		m.recorded(t, mark, `"kind":"command.exec"`, `"detach":true`, job)
 	}
+	// That they began is no exit code.
+	begins := map[string]bool{}
+	for _, r := range m.since(t, mark) {
+		if r.Type == "intent" && strings.Contains(r.raw, `"detach":true`) {
+			begins[fmt.Sprintf(`"intent":%d,`, r.Seq)] = true
+		}
+		for intent := range begins {
+			if r.Type == "outcome" && strings.Contains(r.raw, intent) {
+				if delete(begins, intent); strings.Contains(r.raw, `"code"`) {
+					t.Errorf("the record has an exit code of a job that began: %s", r.raw)
+				}
+			}
+		}
+	}
+	if len(begins) > 0 {
+		t.Errorf("of %v there is no outcome", begins)
+	}
 	// In the next turn the agent is told of them.
 	s = m.script(t, always(directly("as I said")))
 	r := finish(carrel("ask", "--llm", "m1", "--resume", "which?"), "")
