@@ -172,6 +172,29 @@ func TestRemoteJobEndsAll(t *testing.T) {
 	})
 }
 
+// A link in place of a directory of a remote host is not followed.
+func TestRemoteJobFollowsNoLink(t *testing.T) {
+	shells(t, func(t *testing.T, r *jobs.Registry, h *host) {
+		other := t.TempDir()
+		s := remote("true")
+		for _, place := range []string{h.dir(s.ID), filepath.Dir(h.dir(s.ID))} {
+			err := errors.Join(os.RemoveAll(place), os.MkdirAll(filepath.Dir(place), 0o700), os.Symlink(other, place))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.BeginRemote(t.Context(), s); err == nil {
+				t.Errorf("%s: a job began in place of a link", place)
+			}
+			if left, _ := os.ReadDir(other); len(left) > 0 {
+				t.Errorf("%s: there is %v", place, left)
+			}
+			if _, err := r.Show(t.Context(), s.ID); !errdefs.IsNotFound(err) {
+				t.Errorf("%v", err)
+			}
+		}
+	})
+}
+
 // A flood is bounded on the remote host too.
 func TestRemoteJobFloods(t *testing.T) {
 	shells(t, func(t *testing.T, r *jobs.Registry, h *host) {
