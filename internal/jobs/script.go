@@ -19,7 +19,8 @@ package jobs
 //	end           CODE WHY TIME; WHY is exit, stopped or timeout
 //
 // A process that nobody has waited for (Z) has ended. What the command starts has CARREL_JOB in its environment, by which it
-// is found where it left the process group. In one second the supervisor sees that it is to stop or that its time is over.
+// is found where it left the process group. What is left of the output is read to its end, for at most 5 seconds if somebody
+// holds it open. Within a second the supervisor sees that it is to stop or that its time is over.
 const script = `umask 077; LC_ALL=C; export LC_ALL
 self=$1; verb=$2; id=$3; shift 3
 base=$HOME/.local/state/carrel/remote-jobs; d=$base/$id
@@ -92,8 +93,9 @@ supervise)
  if [ -e "$d/why" ]; then wait $w; else kill $w 2>/dev/null; fi
  why=$(cat "$d/why" 2>/dev/null) || why=exit
  ends
- i=0; while [ $i -lt 30 ] && kill -s 0 $k1 $k2 2>/dev/null; do sleep 0.1 2>/dev/null || sleep 1; i=$((i+1)); done
- kill $k1 $k2 2>/dev/null
+ (sleep 5; kill $k1 $k2 2>/dev/null) & w=$!
+ wait $k1; wait $k2
+ kill $w 2>/dev/null
  echo "$code $why $(date +%s)" >"$d/end.new" && mv "$d/end.new" "$d/end" ;;
 state) state ;;
 output)
