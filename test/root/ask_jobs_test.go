@@ -38,13 +38,21 @@ func told(said []string) string {
 	return last
 }
 
-// as is carrel for an operator with a home.
-func (o *operator) as(m *modeled) func(args ...string) *exec.Cmd {
-	return func(args ...string) *exec.Cmd {
+// as is carrel for an operator with a home. Jobs end with the test.
+func (o *operator) as(t *testing.T, m *modeled) func(args ...string) *exec.Cmd {
+	carrel := func(args ...string) *exec.Cmd {
 		c := m.command(context.Background(), o.Credential, args...)
 		c.Env, c.Dir = append(c.Environ(), "HOME="+o.home, "XDG_CONFIG_HOME=", "XDG_STATE_HOME="), o.home
 		return c
 	}
+	t.Cleanup(func() {
+		for _, job := range regexp.MustCompile(`c-[0-9a-f]{16}`).FindAllString(finish(carrel("job", "ls"), "").out, -1) {
+			if r := finish(carrel("job", "stop", job), ""); r.code != 0 {
+				t.Errorf("%+v", r)
+			}
+		}
+	})
+	return carrel
 }
 
 // A step in the background is approved as every other, its result is that it runs, and it goes on when the agent's turn, the
@@ -58,7 +66,7 @@ func TestAskInTheBackground(t *testing.T) {
 	o.write(t, ".ssh/known_hosts", []byte(known))
 	o.write(t, ".config/carrel/hosts.yaml", fmt.Appendf(nil, "hosts:\n  web-1: {address: 127.0.0.2, port: %s}\n"+
 		"  web-2: {address: 127.0.0.3, port: %s}\n", port, other))
-	carrel := o.as(m)
+	carrel := o.as(t, m)
 	if r := finish(carrel("create", "demo"), ""); r.code != 0 {
 		t.Fatal(r.err)
 	}
@@ -195,7 +203,7 @@ func TestAskKilledInTheBackground(t *testing.T) {
 	o := newOperator(t)
 	m := newModeled(t, "")
 	m.set(t, nil, "set", "SHARED_KEY", "planted-"+rand.Text(), "--host", "api.test:"+m.port)
-	carrel := o.as(m)
+	carrel := o.as(t, m)
 	pids := filepath.Join(o.home, "pids")
 	hold := make(chan struct{})
 	defer close(hold)
