@@ -45,6 +45,7 @@ type reply struct {
 		Stderr  string `json:"stderr,omitempty"`
 		Lost    int64  `json:"lost,omitempty"`
 		Held    string `json:"held,omitempty"`
+		Job     string `json:"job,omitempty"`
 	} `json:"steps,omitempty"`
 }
 
@@ -191,6 +192,9 @@ Answer with exactly one JSON object and nothing around it, of one of these types
 - command_plan: commands to run, in their order. Each is one line for /bin/sh and names its target. Put what only looks into
   preflight_checks or commands with read_only true: that is a promise, and a command that changes anything and makes it is
   refused. Everything that shall be checked afterwards is in verification_commands, what undoes a change in rollback_commands.
+  A step of commands with background true goes on after the plan, for at most timeout_seconds (default 3600, at most 86400).
+  You are told its job and not its output: tell the person the job, who sees it with "carrel job", in a workspace with
+  "carrel logs".
   Nothing asks for input: no editors, pagers, passwords or prompts. A plan stops at its first command that fails.
 - tool_calls: calls of the tools below. They only read, and nobody is asked about them: look with them first. They run together.
 - direct_answer: your answer to the person, in Markdown, when you know enough. Say what you found or did, briefly.

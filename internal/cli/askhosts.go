@@ -25,6 +25,7 @@ func (a *app) servedHosts(c context.Context, x *askFlags) (cfg steps.Config, clo
 				"or ask as an ordinary user\n")
 		} else {
 			cfg.Local = steps.Local(x.asRoot)
+			cfg.Background = steps.Background(openJobs, nil, "", x.asRoot)
 			roots, err := filesRoots(x)
 			if err != nil {
 				return cfg, closeAll, err
@@ -57,7 +58,11 @@ func (a *app) servedHosts(c context.Context, x *askFlags) (cfg steps.Config, clo
 	if err != nil {
 		return cfg, closeAll, err
 	}
-	cfg.Remote, cfg.Remotes = r.Run, r.Names()
+	if file, err = filepath.Abs(file); err != nil {
+		_ = r.Close()
+		return cfg, closeAll, err
+	}
+	cfg.Remote, cfg.Remotes, cfg.Background = r.Run, r.Names(), steps.Background(openJobs, r, file, x.asRoot)
 	return cfg, func() { _ = r.Close() }, nil // nothing of it is needed any more
 }
 

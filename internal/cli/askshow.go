@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 )
@@ -22,6 +23,8 @@ type planShown struct {
 		Command  string `json:"shell"`
 		ReadOnly bool   `json:"read_only"`
 		Level    string `json:"level"`
+		Job      bool   `json:"background"`
+		LimitMS  int64  `json:"limit_ms"`
 		Risk     int    `json:"risk"`
 		FirstRun bool   `json:"first_run"`
 	} `json:"steps"`
@@ -85,6 +88,7 @@ type stepShown struct {
 	Stderr  string `json:"stderr"`
 	Held    string `json:"held"`
 	Undo    string `json:"undo"`
+	Job     string `json:"job"`
 }
 
 // show shows one message of a turn.
@@ -141,6 +145,9 @@ func planText(p *planShown) string {
 		if s.ReadOnly {
 			word += ", only reads"
 		}
+		if s.Job {
+			word += fmt.Sprintf(", in the background for at most %v", time.Duration(s.LimitMS)*time.Millisecond)
+		}
 		fmt.Fprintf(&b, "  %d. %s: %s  [%s]\n", i+1, printable(s.Target), printable(s.Command), word)
 	}
 	if len(p.Rollback) > 0 {
@@ -159,6 +166,9 @@ func stepText(s *stepShown) string {
 			text += ": " + cut(printable(line), 200)
 		}
 		return text + "\n"
+	}
+	if s.Job != "" {
+		return fmt.Sprintf("  %d. %s: runs as job %s\n", s.Step, printable(s.Target), printable(s.Job))
 	}
 	return fmt.Sprintf("  %d. %s: done\n", s.Step, printable(s.Target))
 }

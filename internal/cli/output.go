@@ -106,6 +106,7 @@ const (
 var stateColours = map[string]string{
 	"running": green, "verified": green, "yes": green,
 	"failed": red, "destroying": red, "no": red,
+	"lost": red, "timed out": yellow, "unknown": yellow,
 	"unavailable": yellow, "applied": yellow, "paused": yellow, "creating": yellow, "partly": yellow,
 	"stopped": faint, "off": faint,
 }

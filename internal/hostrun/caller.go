@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -50,6 +51,7 @@ type session struct {
 type stream struct {
 	from *os.File
 	keeper
+	also io.Writer // nil if nobody else gets it
 	done chan struct{}
 }
 
@@ -59,6 +61,9 @@ func (s *stream) read() {
 	for {
 		n, err := s.from.Read(b)
 		_, _ = s.Write(b[:n]) // it keeps, and cannot fail
+		if s.also != nil && n > 0 {
+			_, _ = s.also.Write(b[:n]) // it takes all it is given
+		}
 		if err != nil {
 			return
 		}
@@ -92,7 +97,7 @@ func (p *plan) run(ctx context.Context) (res Result, err error) {
 	}
 	timed, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
-	e, err := s.wait(timed)
+	e, err := s.wait(timed, res.Controls)
 	if err != nil {
 		return res, err
 	}
@@ -129,7 +134,7 @@ func (p *plan) start() (*session, error) {
 		if err != nil {
 			return fail(err)
 		}
-		s.streams[i] = &stream{from: r, keeper: keeper{max: p.MaxOutput}, done: make(chan struct{})}
+		s.streams[i] = &stream{from: r, keeper: keeper{max: p.MaxOutput}, also: []io.Writer{p.Stdout, p.Stderr}[i], done: make(chan struct{})}
 		theirs = append(theirs, w)
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -245,14 +250,22 @@ func (s *session) prove(ctx context.Context) ([]workspace.Control, error) {
 }
 
 // wait waits for the command's end, and brings it about when ctx ends.
-func (s *session) wait(ctx context.Context) (ended, error) {
+func (s *session) wait(ctx context.Context, controls []workspace.Control) (ended, error) {
 	w, err := s.next(ctx)
+	if w.Began && err == nil {
+		if s.Began != nil {
+			s.Began(controls)
+		}
+		w, err = s.next(ctx)
+	}
 	if err != nil && ctx.Err() != nil && w.Failed == nil {
 		_ = writeLine(s.control, order{Stop: true}) // if it has ended, it said so
 		late, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), s.Grace+endTime,
 			fmt.Errorf("cannot say how the command ended: its supervisor does not answer, and was ended: %w", errdefs.ErrUnavailable))
 		defer cancel()
-		w, err = s.next(late)
+		if w, err = s.next(late); w.Began && err == nil { // its time was over meanwhile
+			w, err = s.next(late)
+		}
 	}
 	if err != nil {
 		return ended{}, err

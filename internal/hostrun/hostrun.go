@@ -11,6 +11,7 @@ package hostrun
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -54,6 +55,12 @@ type Command struct {
 	Profile   Profile
 	// AllowRoot lets it run as uid 0.
 	AllowRoot bool
+
+	// Began is called once the command runs, with what holds it. Optional.
+	Began func([]workspace.Control) `json:"-"`
+	// Stdout and Stderr get the streams as they come, beside what is kept. They must take all they are given, and not wait.
+	// Optional.
+	Stdout, Stderr io.Writer `json:"-"`
 }
 
 // Result is how a command ended.

@@ -1,6 +1,7 @@
 package hostrun
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -157,4 +158,23 @@ func (r *row) judge(found []finding) []workspace.Control {
 		report = append(report, c)
 	}
 	return report
+}
+
+// Held says in a few words what held a command.
+func Held(p Profile, controls []workspace.Control) string {
+	verified, other := 0, []string{}
+	for _, c := range controls {
+		switch c.State {
+		case workspace.Verified:
+			verified++
+		case workspace.Off:
+		default:
+			other = append(other, fmt.Sprintf("%s %s", c.ID, c.State))
+		}
+	}
+	text := fmt.Sprintf("profile %s, %d controls verified", p, verified)
+	if len(other) > 0 {
+		text += "; " + strings.Join(other, ", ")
+	}
+	return text
 }

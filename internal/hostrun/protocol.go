@@ -17,6 +17,7 @@ import (
 //	  │ ◄───────────────────── findings │
 //	  │ looks from outside, judges      │
 //	  │ go ───────────────────────────► │ starts the command
+//	  │ ◄───────────────────────── began │ the command runs
 //	  │ stop (time over, ctx ended) ──► │ SIGTERM, grace, SIGKILL for all that is there
 //	  │ ◄──────────────────────── ended │ once nothing of it is left
 //
@@ -56,6 +57,7 @@ type order struct {
 type word struct {
 	Failed   *failure   `json:"failed,omitempty"`
 	Findings *[]finding `json:"findings,omitempty"`
+	Began    bool       `json:"began,omitempty"`
 	Ended    *ended     `json:"ended,omitempty"`
 }
 

@@ -135,6 +135,7 @@ func (s *stage) serve() error {
 	if err != nil {
 		return s.fail("command", err)
 	}
+	_ = writeLine(s.control, word{Began: true}) // without a caller its end is found at once
 	return s.supervise(pid)
 }
 

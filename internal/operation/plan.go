@@ -3,6 +3,7 @@ package operation
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/carrel-dev/carrel/internal/id"
 )
@@ -28,6 +29,9 @@ type PlanStep struct {
 	Target   string `json:"target"`
 	Command  string `json:"shell"`
 	ReadOnly bool   `json:"read_only,omitempty"`
+	// Background: the plan goes on while it runs, for at most LimitMS.
+	Background bool  `json:"background,omitempty"`
+	LimitMS    int64 `json:"limit_ms,omitempty"`
 	// Level and Risk are what the policy says of it.
 	Level string `json:"level"`
 	Risk  int    `json:"risk"`
@@ -59,6 +63,9 @@ func (p Plan) Lines() []string {
 		why := s.Level
 		if s.FirstRun {
 			why += ", as a model wrote it"
+		}
+		if s.Background {
+			part += fmt.Sprintf("in the background for at most %v, ", time.Duration(s.LimitMS)*time.Millisecond)
 		}
 		lines = append(lines, fmt.Sprintf("%d. %s%s: %s  [%s, risk %d]", i+1, part, s.Target, s.Command, why, s.Risk))
 		if s.Diff != "" {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
 )
 
 // Hosts carry out commands on hosts. It is a process of the user who asked, with the rights, the keys and the files of that
@@ -56,6 +57,8 @@ type HostCommand struct {
 	// Path is the file or directory that it reads, "" if it is not for one. The command is run only if no part of Path is a
 	// symbolic link and it is below what tools may read on that host.
 	Path string
+	// Job is not empty if the command is to run in the background, by this name: RunOn returns once it runs, with status 0.
+	Job id.Command
 }
 
 // HostResult is what became of a command on a host.

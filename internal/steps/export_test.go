@@ -6,3 +6,6 @@ import "github.com/carrel-dev/carrel/internal/fleet"
 func OpenRemotesAs(inventory string, cfg fleet.Config) (*Remotes, error) {
 	return openRemotes(inventory, func() (fleet.Config, error) { return cfg, nil })
 }
+
+// Use has the hosts of an inventory reached by what is open already.
+func (j *Jobs) Use(inventory string, r *Remotes) { j.remotes[inventory] = r }

@@ -9,7 +9,6 @@ import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/hostrun"
 	"github.com/carrel-dev/carrel/internal/runtime"
-	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // Local returns what runs commands on this machine, as the caller's own user. A command that must not change anything runs
@@ -23,7 +22,7 @@ func Local(asRoot bool) Run {
 		res, err := hostrun.Run(ctx, hostrun.Command{
 			Argv: c.Argv, Timeout: c.Timeout, MaxOutput: kept(c.MaxOutput), Profile: profile, AllowRoot: asRoot,
 		})
-		out := runtime.HostResult{Held: held(profile, res.Controls)}
+		out := runtime.HostResult{Held: hostrun.Held(profile, res.Controls)}
 		out.Stdout = joined(res.Stdout.Head, res.Stdout.Tail, res.Stdout.Lost, &out.Lost)
 		out.Stderr = joined(res.Stderr.Head, res.Stderr.Tail, res.Stderr.Lost, &out.Lost)
 		if err != nil {
@@ -49,24 +48,5 @@ func Check(ctx context.Context, asRoot bool) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return held(hostrun.SystemInspect, res.Controls), nil
-}
-
-// held says in a few words what held a command.
-func held(p hostrun.Profile, controls []workspace.Control) string {
-	verified, other := 0, []string{}
-	for _, c := range controls {
-		switch c.State {
-		case workspace.Verified:
-			verified++
-		case workspace.Off:
-		default:
-			other = append(other, fmt.Sprintf("%s %s", c.ID, c.State))
-		}
-	}
-	text := fmt.Sprintf("profile %s, %d controls verified", p, verified)
-	if len(other) > 0 {
-		text += "; " + strings.Join(other, ", ")
-	}
-	return text
+	return hostrun.Held(hostrun.SystemInspect, res.Controls), nil
 }

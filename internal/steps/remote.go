@@ -64,6 +64,19 @@ func (r *Remotes) Names() []string { return r.names }
 // Close ends all connections.
 func (r *Remotes) Close() error { return r.client.Close() }
 
+// nothing says what holds a command on a remote host.
+const nothing = "nothing but the rights of the user there"
+
+// may says why a command would not be run on the host that it names.
+func (r *Remotes) may(c runtime.HostCommand) error {
+	h, ok := r.hosts[c.Name]
+	if !ok {
+		return fmt.Errorf("it was not run: there is no remote host %q", c.Name)
+	}
+	s := fleet.Step{Argv: c.Argv, Timeout: c.Timeout}
+	return s.Check(&h)
+}
+
 // Run runs a command on the host that it names.
 func (r *Remotes) Run(ctx context.Context, c runtime.HostCommand) (runtime.HostResult, error) {
 	h, ok := r.hosts[c.Name]
@@ -74,7 +87,7 @@ func (r *Remotes) Run(ctx context.Context, c runtime.HostCommand) (runtime.HostR
 	if err != nil {
 		return runtime.HostResult{}, err
 	}
-	out := runtime.HostResult{Held: "nothing but the rights of the user there"}
+	out := runtime.HostResult{Held: nothing}
 	out.Stdout = joined(res.Stdout.Head, res.Stdout.Tail, res.Stdout.Dropped, &out.Lost)
 	out.Stderr = joined(res.Stderr.Head, res.Stderr.Tail, res.Stderr.Dropped, &out.Lost)
 	switch res.Outcome {

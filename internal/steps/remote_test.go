@@ -80,8 +80,9 @@ func newKey(t *testing.T) (ssh.PublicKey, string) {
 	return signer.PublicKey(), string(pem.EncodeToMemory(block))
 }
 
-// overSSH is an sshd on loopback, run as the user of the test, by the name of web-1; web-2 has another key than is known.
-func overSSH(t *testing.T) *steps.Remotes {
+// overSSH is an sshd on loopback, run as the user of the test, by the name of web-1 in a file. Each open is as a new process
+// would do it.
+func overSSH(t *testing.T) (file string, open func() *steps.Remotes) {
 	t.Helper()
 	program, err := exec.LookPath("/usr/sbin/sshd")
 	if err != nil {
@@ -139,16 +140,19 @@ func overSSH(t *testing.T) *steps.Remotes {
 		t.Fatal("sshd did not start")
 	}
 	known := write(t, filepath.Join(dir, "known_hosts"), fmt.Sprintf("[127.0.0.1]:%d %s", port, ssh.MarshalAuthorizedKey(hostKey)))
-	host := fmt.Sprintf("{address: 127.0.0.1, port: %d, user: %s, identity_files: [%s]}", port, me.Username, key)
-	r, err := steps.OpenRemotesAs(
-		write(t, filepath.Join(dir, "hosts.yaml"), "hosts:\n  web-1: "+host+"\n"),
-		fleet.Config{User: me.Username, Home: dir, KnownHosts: []string{known}, SystemKnownHosts: []string{}, KillGrace: time.Second},
-	)
-	if err != nil {
-		t.Fatal(err)
+	host := fmt.Sprintf("{address: 127.0.0.1, port: %d, user: %s, identity_files: [%s], env: {set: {HOME: %s}}}", port, me.Username, key,
+		t.TempDir())
+	file = write(t, filepath.Join(dir, "hosts.yaml"), "hosts:\n  web-1: "+host+"\n")
+	return file, func() *steps.Remotes {
+		r, err := steps.OpenRemotesAs(file, fleet.Config{
+			User: me.Username, Home: dir, KnownHosts: []string{known}, SystemKnownHosts: []string{}, KillGrace: time.Second,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { r.Close() })
+		return r
 	}
-	t.Cleanup(func() { r.Close() })
-	return r
 }
 
 // there is a command for web-1.
@@ -159,7 +163,8 @@ func there(script string) runtime.HostCommand {
 }
 
 func TestRemote(t *testing.T) {
-	r := overSSH(t)
+	_, open := overSSH(t)
+	r := open()
 	t.Run("ended", func(t *testing.T) {
 		got, err := r.Run(t.Context(), there("echo out; echo err >&2; exit 7"))
 		if err != nil || got.Status == nil || got.Status.Code != 7 || got.Status.Signal != 0 || string(got.Stdout) != "out\n" ||

@@ -19,6 +19,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/runtime"
 )
@@ -34,6 +35,8 @@ type Config struct {
 	// Remote runs commands on the hosts that Remotes names.
 	Remote  Run
 	Remotes []string
+	// Background begins commands that outlive this process, on this machine if Local is set and on the hosts of Remotes.
+	Background Run
 	// Patch computes changes to files on this machine, and makes them.
 	Patch Change
 }
@@ -184,15 +187,24 @@ func (s *server) run(ctx context.Context, m *carrelv1.AgentStep) (runtime.HostRe
 	c := runtime.HostCommand{
 		Remote: m.GetTarget() == string(operation.Remote), Name: m.GetName(), Argv: m.GetArgv(), ReadOnly: m.GetReadOnly(),
 		Timeout: time.Duration(m.GetTimeoutMs()) * time.Millisecond, MaxOutput: int(m.GetMaxOutput()), Path: m.GetPath(),
+		Job: id.Command(m.GetJob()),
 	}
 	if len(c.Argv) == 0 || c.Timeout <= 0 || c.MaxOutput <= 0 {
 		return runtime.HostResult{}, errors.New("it was not run: it has no command, no time or no room for output")
 	}
+	background := func(run Run) Run {
+		if c.Job != "" {
+			return s.cfg.Background
+		}
+		return run
+	}
 	switch {
+	case c.Job != "" && s.cfg.Background == nil:
+		return runtime.HostResult{}, errors.New("it was not run: this client begins nothing in the background")
 	case m.GetTarget() == string(operation.Host) && c.Name == "" && s.cfg.Local != nil:
-		return reading(ctx, c, here, s.cfg.Roots, s.cfg.Local)
+		return reading(ctx, c, here, s.cfg.Roots, background(s.cfg.Local))
 	case c.Remote && slices.Contains(s.cfg.Remotes, c.Name) && s.cfg.Remote != nil:
-		return reading(ctx, c, there(s.cfg.Remote), nil, s.cfg.Remote)
+		return reading(ctx, c, there(s.cfg.Remote), nil, background(s.cfg.Remote))
 	}
 	return runtime.HostResult{}, fmt.Errorf("it was not run: this client does not serve %q", strings.TrimSpace(m.GetTarget()+" "+c.Name))
 }

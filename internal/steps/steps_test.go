@@ -21,12 +21,16 @@ import (
 	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/hostrun"
+	"github.com/carrel-dev/carrel/internal/jobs"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/steps"
 )
 
 func TestMain(m *testing.M) {
 	if code, is := hostrun.Stage(os.Args); is {
+		os.Exit(code)
+	}
+	if code, is := jobs.Stage(os.Args); is {
 		os.Exit(code)
 	}
 	code := m.Run()

@@ -80,8 +80,8 @@ func (t *Turns) resolve(ctx context.Context, turn *Turn, p *proposal) ([]step, e
 }
 
 func (t *Turns) resolveStep(ctx context.Context, turn *Turn, part string, s plan.Step) ([]step, error) {
-	if s.Background {
-		return nil, fmt.Errorf("cannot run a step in the background: a step is waited for; give it timeout_seconds: %w",
+	if s.Background && part != command {
+		return nil, fmt.Errorf("cannot run it in the background: the plan waits for what it says; have only steps of commands run there: %w",
 			errdefs.ErrInvalidArgument)
 	}
 	names, err := t.names(turn, s.Target)
@@ -95,6 +95,9 @@ func (t *Turns) resolveStep(ctx context.Context, turn *Turn, part string, s plan
 			return nil, err
 		}
 		timeout := DefaultTimeout
+		if s.Background {
+			timeout = BackgroundTimeout
+		}
 		if s.TimeoutSeconds > 0 {
 			timeout = time.Duration(s.TimeoutSeconds) * time.Second
 		}
@@ -103,6 +106,10 @@ func (t *Turns) resolveStep(ctx context.Context, turn *Turn, part string, s plan
 			Stdout: execapi.Capture, Stderr: execapi.Capture,
 			// What the plan's answer does not cover is not asked about once more, step by step.
 			Asked: execapi.Asked{Source: string(policy.LLM), WaitMS: -1, Trace: turn.Trace},
+		}
+		if s.Background {
+			x.shown.Background, x.shown.LimitMS, x.exec.Detach = true, timeout.Milliseconds(), true
+			x.exec.OutputLimit = 0 // what its executor keeps of a detached command
 		}
 		if x.op, err = t.cfg.Commands.Operation(turn.By, &x.exec); err != nil {
 			return nil, err

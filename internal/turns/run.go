@@ -103,13 +103,16 @@ func (t *Turns) run(ctx context.Context, turn *Turn, s *step) StepResult {
 	var status *execapi.Status
 	var stdout, stderr []byte
 	var err error
+	if s.shown.Background {
+		return t.begin(ctx, turn, s, out)
+	}
 	if s.on.Kind == operation.Workspace {
 		var res execapi.ExecResult
 		_, res, err = t.cfg.Commands.Run(ctx, turn.By, string(s.on.Name), s.exec)
 		status, stdout, stderr, out.Lost = res.Status, res.Stdout, res.Stderr, res.StdoutLost+res.StderrLost
 	} else {
 		var res runtime.HostResult
-		res, err = t.onHost(ctx, turn, s)
+		res, err = t.onHost(ctx, turn, s, "")
 		status, stdout, stderr, out.Lost, out.Held = res.Status, res.Stdout, res.Stderr, res.Lost, oneLine(res.Held)
 	}
 	var elsewhere *leads
@@ -139,16 +142,48 @@ func (t *Turns) run(ctx context.Context, turn *Turn, s *step) StepResult {
 	return out
 }
 
-// onHost runs a step on a host, by the process of the user who asked.
-func (t *Turns) onHost(ctx context.Context, turn *Turn, s *step) (res runtime.HostResult, err error) {
+// begin begins a step that runs in the background. Its result is at once that it runs.
+func (t *Turns) begin(ctx context.Context, turn *Turn, s *step, out StepResult) StepResult {
+	var err error
+	if s.on.Kind == operation.Workspace {
+		e := s.exec
+		e.Stdin = execapi.Null
+		out.Job, err = t.cfg.Commands.Detach(ctx, turn.By, string(s.on.Name), e, false)
+	} else {
+		var res runtime.HostResult
+		job := id.NewCommand()
+		if res, err = t.onHost(ctx, turn, s, job); err == nil && res.Status == nil {
+			err = errors.New("it is not known whether it runs; \"carrel job ls\" says")
+		}
+		out.Job, out.Held = job, oneLine(res.Held)
+	}
+	if err != nil {
+		out.Job, out.Error = "", t.cfg.Redact.Text(err.Error())
+		return out
+	}
+	out.Code = new(int)
+	out.Stdout = fmt.Sprintf("it runs in the background as job %s, for at most %v; its output and end are not part of this turn\n", out.Job,
+		time.Duration(s.exec.TimeoutMS)*time.Millisecond)
+	return out
+}
+
+// startTime is how long a client may take to begin a step in the background.
+const startTime = 2 * time.Minute
+
+// onHost runs a step on a host, by the process of the user who asked. With a job it only begins there.
+func (t *Turns) onHost(ctx context.Context, turn *Turn, s *step, job id.Command) (res runtime.HostResult, err error) {
 	op := s.op
-	op.ID = id.NewCommand()
+	op.ID = job
+	limit := startTime
+	if job == "" {
+		op.ID, limit = id.NewCommand(), time.Duration(s.exec.TimeoutMS)*time.Millisecond
+	}
 	a, err := t.cfg.Gate.Admit(ctx, operation.Request{By: turn.By, Op: op, On: s.on, Wait: -1, Trace: turn.Trace}, nil)
 	if err != nil {
 		return res, err
 	}
 	return res, a.Do(ctx, func(ctx context.Context, _ permit.Permit) (any, error) {
-		ctx, cancel := late(ctx, time.Duration(s.exec.TimeoutMS)*time.Millisecond)
+		ctx, cancel := late(ctx, limit)
 		defer cancel()
 		by := turn.Hosts()
 		if by == nil {
@@ -156,8 +191,11 @@ func (t *Turns) onHost(ctx context.Context, turn *Turn, s *step) (res runtime.Ho
 		}
 		res, err = by.RunOn(ctx, runtime.HostCommand{
 			Remote: s.on.Kind == operation.Remote, Name: string(s.on.Name), Argv: s.exec.Argv, ReadOnly: s.shown.ReadOnly,
-			Timeout: time.Duration(s.exec.TimeoutMS) * time.Millisecond, MaxOutput: MaxOutput, Path: s.path(),
+			Timeout: time.Duration(s.exec.TimeoutMS) * time.Millisecond, MaxOutput: MaxOutput, Path: s.path(), Job: job,
 		})
+		if job != "" { // it was started, as a detached command: how it ends is not known here
+			return nil, err
+		}
 		if err == nil && s.path() != "" && res.Path != "" && res.Status == nil {
 			err = &leads{from: s.path(), to: res.Path}
 		}

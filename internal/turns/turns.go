@@ -46,6 +46,8 @@ const (
 	maxSteps = 256
 	// DefaultTimeout is how long a step may take that names no time.
 	DefaultTimeout = 5 * time.Minute
+	// BackgroundTimeout is DefaultTimeout of a step in the background.
+	BackgroundTimeout = time.Hour
 )
 
 // Config holds the dependencies of New. All but Redact and Runbooks are required.
@@ -124,6 +126,8 @@ type StepResult struct {
 	Lost int64 `json:"lost,omitempty"`
 	// Held says what held a command on a host: the profile and its verified controls.
 	Held string `json:"held,omitempty"`
+	// Job is the command of a step that runs in the background; Code is 0 then.
+	Job id.Command `json:"job,omitempty"`
 	// Undo is what "carrel undo" takes, of a change to files.
 	Undo string `json:"undo,omitempty"`
 }

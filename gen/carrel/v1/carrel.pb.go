@@ -9034,7 +9034,9 @@ type AgentStep struct {
 	MaxOutput int64 `protobuf:"varint,7,opt,name=max_output,json=maxOutput,proto3" json:"max_output,omitempty"`
 	// The file or directory that it reads, absolute; empty if it is not for one. It is run only if the path has no symbolic
 	// link in it and is below what tools may read on that host.
-	Path          string `protobuf:"bytes,8,opt,name=path,proto3" json:"path,omitempty"`
+	Path string `protobuf:"bytes,8,opt,name=path,proto3" json:"path,omitempty"`
+	// Not empty if it is to run in the background, by this name: its result says that it runs.
+	Job           string `protobuf:"bytes,9,opt,name=job,proto3" json:"job,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9121,6 +9123,13 @@ func (x *AgentStep) GetMaxOutput() int64 {
 func (x *AgentStep) GetPath() string {
 	if x != nil {
 		return x.Path
+	}
+	return ""
+}
+
+func (x *AgentStep) GetJob() string {
+	if x != nil {
+		return x.Job
 	}
 	return ""
 }
@@ -14736,7 +14745,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05files\x18\x04 \x03(\tR\x05files\x12\x14\n" +
 	"\x05risks\x18\x05 \x03(\tR\x05risks\x12\x0e\n" +
 	"\x02id\x18\x06 \x01(\tR\x02id\x12\x14\n" +
-	"\x05error\x18\a \x01(\tR\x05error\"\xd2\x01\n" +
+	"\x05error\x18\a \x01(\tR\x05error\"\xe4\x01\n" +
 	"\tAgentStep\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x16\n" +
 	"\x06target\x18\x02 \x01(\tR\x06target\x12\x12\n" +
@@ -14747,7 +14756,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"timeout_ms\x18\x06 \x01(\x03R\ttimeoutMs\x12\x1d\n" +
 	"\n" +
 	"max_output\x18\a \x01(\x03R\tmaxOutput\x12\x12\n" +
-	"\x04path\x18\b \x01(\tR\x04path\"\xd1\x01\n" +
+	"\x04path\x18\b \x01(\tR\x04path\x12\x10\n" +
+	"\x03job\x18\t \x01(\tR\x03job\"\xd1\x01\n" +
 	"\n" +
 	"StepResult\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12)\n" +

@@ -2033,6 +2033,8 @@ class AgentStep(Message):
     # The file or directory that it reads, absolute; empty if it is not for one. It is run only if the path has no symbolic
     # link in it and is below what tools may read on that host.
     path: str = ""
+    # Not empty if it is to run in the background, by this name: its result says that it runs.
+    job: str = ""
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("number", "number", "int64", "one", None),
         Field("target", "target", "string", "one", None),
@@ -2042,6 +2044,7 @@ class AgentStep(Message):
         Field("timeout_ms", "timeoutMs", "int64", "one", None),
         Field("max_output", "maxOutput", "int64", "one", None),
         Field("path", "path", "string", "one", None),
+        Field("job", "job", "string", "one", None),
     )
 
 

@@ -754,6 +754,7 @@ export const schema = {
     ['timeoutMs', 'int64', 'one'],
     ['maxOutput', 'int64', 'one'],
     ['path', 'string', 'one'],
+    ['job', 'string', 'one'],
   ],
   StepResult: [
     ['number', 'int64', 'one'],

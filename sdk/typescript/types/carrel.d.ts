@@ -1683,6 +1683,10 @@ export interface AgentStep {
    * link in it and is below what tools may read on that host.
    */
   path: string;
+  /**
+   * Not empty if it is to run in the background, by this name: its result says that it runs.
+   */
+  job: string;
 }
 
 export interface StepResult {
