@@ -2,6 +2,7 @@ package hostrun
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -55,6 +56,29 @@ func (s *stage) endAll(ctx context.Context, grace time.Duration, gone <-chan str
 		left = []string{"a process that this user can neither see nor end; look for it as root"}
 	}
 	return left
+}
+
+// Adopt makes this process the parent of what a supervisor leaves behind that is killed.
+func Adopt() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
+
+// EndAdopted ends all processes below this one, which must have called Adopt and have no Run under way. It takes killTime at
+// most.
+func EndAdopted() {
+	for end := time.Now().Add(killTime); time.Now().Before(end); {
+		for { // those that have ended are no longer below
+			if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); pid <= 0 && !errors.Is(err, unix.EINTR) {
+				break
+			}
+		}
+		below := descendants()
+		if len(below) == 0 {
+			return
+		}
+		s := stage{row: rowOf(None)}
+		s.signalAll(unix.SIGSTOP) // first none may make another
+		s.signalAll(unix.SIGKILL)
+		haveEnded(context.Background(), nil, killPause)
+	}
 }
 
 // waitFor waits for gone or the end of ctx.

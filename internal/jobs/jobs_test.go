@@ -299,16 +299,33 @@ func TestJobEndsAll(t *testing.T) {
 		t.Errorf("%s, %s", a, b)
 	}
 	gone(t, pid)
-	at = file()
-	s = begin(t, r, spec(leaves(at, "wait")))
-	pid = pidIn(t, at)
-	if err := unix.Kill(supervisorOf(t, dir, s.ID), unix.SIGKILL); err != nil {
-		t.Fatal(err)
+	for name, of := range map[string]func(supervisor int) int{
+		"the supervisor": func(supervisor int) int { return supervisor },
+		"the one below, which holds the command": func(supervisor int) int {
+			var all []byte
+			tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", supervisor))
+			for _, task := range tasks {
+				b, _ := os.ReadFile(task)
+				all = append(all, b...)
+			}
+			pid, _ := strconv.Atoi(strings.TrimSpace(string(all)))
+			if pid < 2 {
+				t.Fatalf("the supervisor has the children %q", all)
+			}
+			return pid
+		},
+	} {
+		at = file()
+		s = begin(t, r, spec(leaves(at, "wait")))
+		pid = pidIn(t, at)
+		if err := unix.Kill(of(supervisorOf(t, dir, s.ID)), unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if j := over(t, r, s.ID); j.State != jobs.Lost || !strings.Contains(j.Why, "ended") {
+			t.Errorf("%s: %+v", name, j)
+		}
+		gone(t, pid)
 	}
-	if j := over(t, r, s.ID); j.State != jobs.Lost || !strings.Contains(j.Why, "killed") {
-		t.Errorf("%+v", j)
-	}
-	gone(t, pid)
 	if j, err := r.Stop(t.Context(), s.ID); j.State != jobs.Lost || err != nil {
 		t.Errorf("%+v, %v", j, err)
 	}

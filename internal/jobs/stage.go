@@ -75,6 +75,9 @@ func supervise(dir folder, ready *os.File) error {
 	if s.ReadOnly {
 		profile = hostrun.SystemInspect
 	}
+	if err := hostrun.Adopt(); err != nil {
+		return err
+	}
 	began := false
 	res, err := hostrun.Run(ctx, hostrun.Command{
 		Argv: s.Argv, Dir: s.Dir, Timeout: s.Limit(), Grace: grace, MaxOutput: 4 << 10, Profile: profile, AllowRoot: s.AsRoot,
@@ -84,6 +87,7 @@ func supervise(dir folder, ready *os.File) error {
 			tell(ready, begun{Held: hostrun.Held(profile, c)})
 		},
 	})
+	hostrun.EndAdopted() // there is nothing but what is left by a supervisor that was killed
 	e := End{Code: res.Code, Signal: int(res.Signal), TimedOut: res.TimedOut, Left: short(res.Left), At: time.Now()}
 	switch {
 	case err == nil:
