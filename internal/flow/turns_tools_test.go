@@ -97,7 +97,9 @@ func TestToolsAreJudged(t *testing.T) {
 // What leads elsewhere is judged there before it is read, and it is followed once.
 func TestToolsFollowLinks(t *testing.T) {
 	for _, c := range []struct{ to, out, err string }{
-		{"/usr/lib/os-release", "well\n", ""}, {"/etc/shadow", "", "secret"}, {"relative", "", "leads to relative"},
+		{"/usr/lib/os-release", "well\n", ""},
+		{"/etc/shadow", "", "secret"},
+		{"relative", "", "leads to relative"},
 		{"/etc/../root/x", "", "leads to"},
 	} {
 		h, told := proposing(t, "rules: []\n", callsOf(readOf("host", "/etc/os-release")))
