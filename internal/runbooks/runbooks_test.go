@@ -111,6 +111,19 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%q: %v", x.text, err)
 		}
 	}
+	// A rule that lets a command pass does not make it one that only reads.
+	own := "rules: [{id: a, level: SAFE, risk_score: 0, reason: x, match: {capability_any: [filesystem.write]}}]\n"
+	bare, err := policy.New(policy.Config{NoBuiltin: true, Rules: &policy.Source{Name: "own", Data: []byte(own)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err = runbooks.Parse("bad.yaml", []byte(strings.Replace(good, "cat {file}", "touch {file}", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Check(bare); err == nil || !strings.Contains(err.Error(), "changes something: filesystem.write") {
+		t.Error(err)
+	}
 	// What says that it changes something is not held to it.
 	mutating := strings.NewReplacer("read_only: true", "read_only: false", "cat {file}", "rm {file}").Replace(good)
 	if r, err := runbooks.Parse("b", []byte(mutating)); err != nil || r.Check(e) != nil {
@@ -142,6 +155,13 @@ func TestValuesAreWords(t *testing.T) {
 		if _, err := r.Text(want); err == nil || !strings.Contains(err.Error(), values) {
 			t.Errorf("%v: %v", want, err)
 		}
+	}
+	loose, err := runbooks.Parse("good.yaml", []byte(strings.Replace(good, `pattern: "/[`, `pattern: "[-/][`, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := loose.Text(map[string]string{"file": "-rf"}); err == nil {
+		t.Error("an option is a value")
 	}
 	if text, err := r.Text(nil); err != nil || !strings.Contains(text, "a '/tmp/a' b") || !strings.Contains(text, "think") {
 		t.Errorf("%q, %v", text, err)

@@ -133,6 +133,7 @@ func TestTools(t *testing.T) {
 		{tools.Call{Tool: "read_file", Path: file, FirstLine: 2, Lines: 2}, "two\nthree=3\n"},
 		{tools.Call{Tool: "search_files", Path: dir, Pattern: "^thr[e]+=", Name: "*.conf"}, file + ":3:three=3\n"},
 		{tools.Call{Tool: "search_files", Path: dir, Pattern: "nothing of it"}, ""},
+		{tools.Call{Tool: "search_files", Path: dir, Pattern: "three here"}, dir + "/c/other.txt:1:three here\n"},
 		{tools.Call{Tool: "search_logs", Path: file, Pattern: "t(wo|hree)"}, "two\nthree=3\n"},
 		{tools.Call{Tool: "search_files", Path: dir, Pattern: "-o+ption", Name: "-x"}, dir + "/d/-x:1:an -option\n"},
 	} {
