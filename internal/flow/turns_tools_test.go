@@ -132,7 +132,7 @@ func TestSearchLeavesSecretsOut(t *testing.T) {
 		"target": "host", "tool": "search_files", "path": "/etc", "pattern": "a",
 	}))
 	s := serving(func(runtime.HostCommand) runtime.HostResult {
-		return prints("/etc/hosts:1:127.0.0.1 a\n/etc/shadow:1:root:HIDDEN-1\n/srv/a:1:b/.env:2:KEY=HIDDEN-2\n" +
+		return prints("/etc/hosts:1:127.0.0.1 a\n/etc/shadow:1:root:HIDDEN-1:19000:0:\n/srv/a:1:b/.env:2:KEY=HIDDEN-2\n" +
 			"/etc/c:12:at 10:20:30 well\nHIDDEN-3\n/etc/HIDDEN-4\n")
 	})
 	h.turn(s.hostsDouble)
