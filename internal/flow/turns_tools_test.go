@@ -97,7 +97,9 @@ func TestToolsAreJudged(t *testing.T) {
 // What leads elsewhere is judged there before it is read, and it is followed once.
 func TestToolsFollowLinks(t *testing.T) {
 	for _, c := range []struct{ to, out, err string }{
-		{"/usr/lib/os-release", "well\n", ""}, {"/etc/shadow", "", "secret"}, {"relative", "", "leads to relative"},
+		{"/usr/lib/os-release", "well\n", ""},
+		{"/etc/shadow", "", "secret"},
+		{"relative", "", "leads to relative"},
 		{"/etc/../root/x", "", "leads to"},
 	} {
 		h, told := proposing(t, "rules: []\n", callsOf(readOf("host", "/etc/os-release")))
@@ -130,7 +132,7 @@ func TestSearchLeavesSecretsOut(t *testing.T) {
 		"target": "host", "tool": "search_files", "path": "/etc", "pattern": "a",
 	}))
 	s := serving(func(runtime.HostCommand) runtime.HostResult {
-		return prints("/etc/hosts:1:127.0.0.1 a\n/etc/shadow:1:root:HIDDEN-1\n/srv/a:1:b/.env:2:KEY=HIDDEN-2\n" +
+		return prints("/etc/hosts:1:127.0.0.1 a\n/etc/shadow:1:root:HIDDEN-1:19000:0:\n/srv/a:1:b/.env:2:KEY=HIDDEN-2\n" +
 			"/etc/c:12:at 10:20:30 well\nHIDDEN-3\n/etc/HIDDEN-4\n")
 	})
 	h.turn(s.hostsDouble)

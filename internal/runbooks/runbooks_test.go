@@ -77,17 +77,28 @@ func TestRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, x := range []struct{ old, text, want string }{
-		{"advice: think", "advice: think\nextra: 1", "[9:1]"}, {"purpose: look", "purpose: look, why: x", "[7:"},
-		{"match: [word]", "match: []", "matches no words"}, {"name: mine", "name: My Runbook", "lower-case"},
-		{"title: A title", "title: ''", "its title"}, {"cat {file}", "cat '{file}'", "outside of quotes"},
-		{"cat {file}", `cat \"{file}\"`, "outside of quotes"}, {"cat {file}", "cat x{file}", "outside of quotes"},
-		{"cat {file}", "cat {file}x", "outside of quotes"}, {"cat {file}", "sh -c 'cat {file} x'", "outside of quotes"},
-		{"default: /tmp/a", "default: -x", "its default"}, {"default: /tmp/a", "default: etc", "its default"},
-		{`pattern: "/[a-z' /$();]+"`, `pattern: "["`, "regular expression"}, {"read_only: true", "read_only: maybe", "7:"},
-		{"cat {file}", "rm -r {file}", "says that it only reads"}, {"cat {file}", "cat /etc/shadow", "says that it only reads"},
-		{"cat {file}", "touch {file}", "says that it only reads"}, {"cat {file}", "systemctl restart ssh", "says that it only reads"},
-		{"cat {file}", "cat {file} > /tmp/x", "says that it only reads"}, {"cat {file}", `cat\nrm`, "one line"},
-		{"advice: think", "advice: think\n---\nname: b", "document"}, {"name: mine\n", "name: mine\nname: b\n", "name"},
+		{"advice: think", "advice: think\nextra: 1", "[9:1]"},
+		{"purpose: look", "purpose: look, why: x", "[7:"},
+		{"match: [word]", "match: []", "matches no words"},
+		{"name: mine", "name: My Runbook", "lower-case"},
+		{"title: A title", "title: ''", "its title"},
+		{"cat {file}", "cat '{file}'", "outside of quotes"},
+		{"cat {file}", `cat \"{file}\"`, "outside of quotes"},
+		{"cat {file}", "cat x{file}", "outside of quotes"},
+		{"cat {file}", "cat {file}x", "outside of quotes"},
+		{"cat {file}", "sh -c 'cat {file} x'", "outside of quotes"},
+		{"default: /tmp/a", "default: -x", "its default"},
+		{"default: /tmp/a", "default: etc", "its default"},
+		{`pattern: "/[a-z' /$();]+"`, `pattern: "["`, "regular expression"},
+		{"read_only: true", "read_only: maybe", "7:"},
+		{"cat {file}", "rm -r {file}", "says that it only reads"},
+		{"cat {file}", "cat /etc/shadow", "says that it only reads"},
+		{"cat {file}", "touch {file}", "says that it only reads"},
+		{"cat {file}", "systemctl restart ssh", "says that it only reads"},
+		{"cat {file}", "cat {file} > /tmp/x", "says that it only reads"},
+		{"cat {file}", `cat\nrm`, "one line"},
+		{"advice: think", "advice: think\n---\nname: b", "document"},
+		{"name: mine\n", "name: mine\nname: b\n", "name"},
 	} {
 		if strings.Count(good, x.old) != 1 {
 			t.Fatalf("%q", x.old)
@@ -99,6 +110,19 @@ func TestRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), x.want) || !strings.Contains(err.Error(), "bad.yaml") {
 			t.Errorf("%q: %v", x.text, err)
 		}
+	}
+	// A rule that lets a command pass does not make it one that only reads.
+	own := "rules: [{id: a, level: SAFE, risk_score: 0, reason: x, match: {capability_any: [filesystem.write]}}]\n"
+	bare, err := policy.New(policy.Config{NoBuiltin: true, Rules: &policy.Source{Name: "own", Data: []byte(own)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err = runbooks.Parse("bad.yaml", []byte(strings.Replace(good, "cat {file}", "touch {file}", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Check(bare); err == nil || !strings.Contains(err.Error(), "changes something: filesystem.write") {
+		t.Error(err)
 	}
 	// What says that it changes something is not held to it.
 	mutating := strings.NewReplacer("read_only: true", "read_only: false", "cat {file}", "rm {file}").Replace(good)
@@ -131,6 +155,13 @@ func TestValuesAreWords(t *testing.T) {
 		if _, err := r.Text(want); err == nil || !strings.Contains(err.Error(), values) {
 			t.Errorf("%v: %v", want, err)
 		}
+	}
+	loose, err := runbooks.Parse("good.yaml", []byte(strings.Replace(good, `pattern: "/[`, `pattern: "[-/][`, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := loose.Text(map[string]string{"file": "-rf"}); err == nil {
+		t.Error("an option is a value")
 	}
 	if text, err := r.Text(nil); err != nil || !strings.Contains(text, "a '/tmp/a' b") || !strings.Contains(text, "think") {
 		t.Errorf("%q, %v", text, err)

@@ -321,11 +321,12 @@ func (t *Tool) Usage() string {
 		if !p.Required {
 			text += "?"
 		}
-		switch {
-		case p.Kind == Choice:
+		switch p.Kind {
+		case Choice:
 			text += "=" + strings.Join(p.Words, "|")
-		case p.Kind == Number:
+		case Number:
 			text += fmt.Sprintf(" 1-%d", p.Max)
+		default:
 		}
 		if p.Default != "" {
 			text += " [" + p.Default + "]"

@@ -16,16 +16,29 @@ import (
 
 // calls are calls of every tool, with each way that it has.
 var calls = []tools.Call{
-	{Tool: "read_file", Path: "/etc/hosts"}, {Tool: "read_file", Path: "/etc/hosts", FirstLine: 2, Lines: 2000},
+	{Tool: "read_file", Path: "/etc/hosts"},
+	{Tool: "read_file", Path: "/etc/hosts", FirstLine: 2, Lines: 2000},
 	{Tool: "list_dir", Path: "/etc"},
-	{Tool: "search_files", Path: "/etc", Pattern: "root|admin"}, {Tool: "search_files", Path: "/etc", Pattern: "x", Name: "*.conf"},
-	{Tool: "search_logs", Pattern: "err"}, {Tool: "search_logs", Pattern: "err", Path: "/var/log/syslog"},
+	{Tool: "search_files", Path: "/etc", Pattern: "root|admin"},
+	{Tool: "search_files", Path: "/etc", Pattern: "x", Name: "*.conf"},
+	{Tool: "search_logs", Pattern: "err"},
+	{Tool: "search_logs", Pattern: "err", Path: "/var/log/syslog"},
 	{Tool: "search_logs", Pattern: "err", Since: "2d", Unit: "ssh.service"},
-	{Tool: "search_logs", Pattern: "-p", Path: "/var/log/a"}, {Tool: "search_files", Path: "/etc", Pattern: "-p+", Name: "-p"},
-	{Tool: "get_system_info"}, {Tool: "journal"}, {Tool: "journal", Unit: "ssh@a.service", Since: "90m", Lines: 5, Priority: "err"},
-	{Tool: "processes"}, {Tool: "processes", Sort: "memory"}, {Tool: "processes", Sort: "age"}, {Tool: "processes", Sort: "pid"},
-	{Tool: "sockets"}, {Tool: "services"}, {Tool: "services", State: "failed"}, {Tool: "services", Unit: "cron"},
-	{Tool: "packages"}, {Tool: "packages", Name: "libc*"},
+	{Tool: "search_logs", Pattern: "-p", Path: "/var/log/a"},
+	{Tool: "search_files", Path: "/etc", Pattern: "-p+", Name: "-p"},
+	{Tool: "get_system_info"},
+	{Tool: "journal"},
+	{Tool: "journal", Unit: "ssh@a.service", Since: "90m", Lines: 5, Priority: "err"},
+	{Tool: "processes"},
+	{Tool: "processes", Sort: "memory"},
+	{Tool: "processes", Sort: "age"},
+	{Tool: "processes", Sort: "pid"},
+	{Tool: "sockets"},
+	{Tool: "services"},
+	{Tool: "services", State: "failed"},
+	{Tool: "services", Unit: "cron"},
+	{Tool: "packages"},
+	{Tool: "packages", Name: "libc*"},
 }
 
 func engine(t *testing.T) *policy.Engine {
@@ -120,6 +133,7 @@ func TestTools(t *testing.T) {
 		{tools.Call{Tool: "read_file", Path: file, FirstLine: 2, Lines: 2}, "two\nthree=3\n"},
 		{tools.Call{Tool: "search_files", Path: dir, Pattern: "^thr[e]+=", Name: "*.conf"}, file + ":3:three=3\n"},
 		{tools.Call{Tool: "search_files", Path: dir, Pattern: "nothing of it"}, ""},
+		{tools.Call{Tool: "search_files", Path: dir, Pattern: "three here"}, dir + "/c/other.txt:1:three here\n"},
 		{tools.Call{Tool: "search_logs", Path: file, Pattern: "t(wo|hree)"}, "two\nthree=3\n"},
 		{tools.Call{Tool: "search_files", Path: dir, Pattern: "-o+ption", Name: "-x"}, dir + "/d/-x:1:an -option\n"},
 	} {
@@ -135,7 +149,8 @@ func TestTools(t *testing.T) {
 		c    tools.Call
 		want string
 	}{
-		{tools.Call{Tool: "read_file", Path: dir}, "use list_dir"}, {tools.Call{Tool: "read_file", Path: dir + "/none"}, "not there"},
+		{tools.Call{Tool: "read_file", Path: dir}, "use list_dir"},
+		{tools.Call{Tool: "read_file", Path: dir + "/none"}, "not there"},
 		{tools.Call{Tool: "list_dir", Path: file}, "no directory"},
 		{tools.Call{Tool: "search_files", Path: dir + "/none", Pattern: "a"}, "not there"},
 		{tools.Call{Tool: "search_logs", Path: dir, Pattern: "a"}, "no regular file"},
@@ -169,10 +184,17 @@ func TestParametersAreData(t *testing.T) {
 		for _, c := range []tools.Call{
 			{Tool: "read_file", Path: "/" + strings.Trim(strings.ReplaceAll(e, "//", "/"), "/")},
 			{Tool: "search_files", Path: filepath.Dir(work), Pattern: e},
-			{Tool: "search_logs", Path: work, Pattern: e}, {Tool: "search_logs", Pattern: e},
+			{Tool: "search_logs", Path: work, Pattern: e},
+			{Tool: "search_logs", Pattern: e},
 			{Tool: "search_files", Path: filepath.Dir(work), Pattern: "rf", Name: e},
-			{Tool: "journal", Unit: e}, {Tool: "services", Unit: e}, {Tool: "packages", Name: e}, {Tool: "search_logs", Pattern: "a", Unit: e},
-			{Tool: "journal", Since: e}, {Tool: "journal", Priority: e}, {Tool: "processes", Sort: e}, {Tool: "services", State: e},
+			{Tool: "journal", Unit: e},
+			{Tool: "services", Unit: e},
+			{Tool: "packages", Name: e},
+			{Tool: "search_logs", Pattern: "a", Unit: e},
+			{Tool: "journal", Since: e},
+			{Tool: "journal", Priority: e},
+			{Tool: "processes", Sort: e},
+			{Tool: "services", State: e},
 		} {
 			if len(c.Problems()) == 0 {
 				_, _, _ = run(t, c)
@@ -223,7 +245,8 @@ func TestProblems(t *testing.T) {
 		c           tools.Call
 		param, what string
 	}{
-		{tools.Call{Tool: "rm"}, "tool", "read_file"}, {tools.Call{Tool: "read_file"}, "path", "is missing"},
+		{tools.Call{Tool: "rm"}, "tool", "read_file"},
+		{tools.Call{Tool: "read_file"}, "path", "is missing"},
 		{tools.Call{Tool: "sockets", Path: "/etc"}, "path", "takes no parameter"},
 		{tools.Call{Tool: "list_dir", Path: "/etc", Lines: 4}, "lines", "takes path"},
 		{tools.Call{Tool: "read_file", Path: "etc"}, "path", "absolute"},
@@ -233,12 +256,16 @@ func TestProblems(t *testing.T) {
 		{tools.Call{Tool: "read_file", Path: "/a", FirstLine: -1}, "first_line", "from 1"},
 		{tools.Call{Tool: "search_logs", Pattern: "a", Path: "/a", Unit: "b"}, "unit", "beside path"},
 		{tools.Call{Tool: "search_logs", Pattern: "a", Path: "/a", Since: "1h"}, "since", "beside path"},
-		{tools.Call{Tool: "journal", Since: "yesterday"}, "since", "30m"}, {tools.Call{Tool: "journal", Since: "-5m"}, "since", "30m"},
-		{tools.Call{Tool: "journal", Since: "0m"}, "since", "30m"}, {tools.Call{Tool: "journal", Unit: "-x"}, "unit", "name of a unit"},
-		{tools.Call{Tool: "packages", Name: "a b"}, "name", "package"}, {tools.Call{Tool: "packages", Name: "-a"}, "name", "package"},
+		{tools.Call{Tool: "journal", Since: "yesterday"}, "since", "30m"},
+		{tools.Call{Tool: "journal", Since: "-5m"}, "since", "30m"},
+		{tools.Call{Tool: "journal", Since: "0m"}, "since", "30m"},
+		{tools.Call{Tool: "journal", Unit: "-x"}, "unit", "name of a unit"},
+		{tools.Call{Tool: "packages", Name: "a b"}, "name", "package"},
+		{tools.Call{Tool: "packages", Name: "-a"}, "name", "package"},
 		{tools.Call{Tool: "search_files", Path: "/a", Pattern: "a\nb"}, "pattern", "regular"},
 		{tools.Call{Tool: "search_files", Path: "/a", Pattern: "a", Name: "a/b"}, "name", "without /"},
-		{tools.Call{Tool: "runbook"}, "name", "needs it"}, {tools.Call{Tool: "runbook", Name: "../a"}, "name", "name of a runbook"},
+		{tools.Call{Tool: "runbook"}, "name", "needs it"},
+		{tools.Call{Tool: "runbook", Name: "../a"}, "name", "name of a runbook"},
 		{tools.Call{Tool: "runbook", Name: "disk", Parameters: []string{"dir"}}, "parameters", "NAME=VALUE"},
 		{tools.Call{Tool: "processes", Sort: "best"}, "sort", "memory"},
 		{tools.Call{Tool: "services", State: "all", Unit: "a"}, "unit", "beside state"},

@@ -115,8 +115,7 @@ func (t *Turns) run(ctx context.Context, turn *Turn, s *step) StepResult {
 		res, err = t.onHost(ctx, turn, s, "")
 		status, stdout, stderr, out.Lost, out.Held = res.Status, res.Stdout, res.Stderr, res.Lost, oneLine(res.Held)
 	}
-	var elsewhere *leads
-	if errors.As(err, &elsewhere) {
+	if elsewhere, ok := errors.AsType[*leads](err); ok {
 		return t.follow(ctx, turn, s, elsewhere)
 	}
 	if s.call != nil {
