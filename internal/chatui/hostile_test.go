@@ -34,10 +34,14 @@ func TestHostile(t *testing.T) {
 		q.Reasons, q.Details, q.Rule, q.Until = []string{text("reason")}, text("details"), text("rule"), text("until")
 		for _, msg := range []tea.Msg{
 			tea.WindowSizeMsg{Width: width, Height: height},
-			chatui.EventMsg(chatui.Words{Text: text("words")}), chatui.EventMsg(p),
-			chatui.EventMsg(q), tea.PasteMsg{Content: text("paste")}, chatui.EventMsg(chatui.Note{Text: text("note")}),
+			chatui.EventMsg(chatui.Words{Text: text("words")}),
+			chatui.EventMsg(p),
+			chatui.EventMsg(q),
+			tea.PasteMsg{Content: text("paste")},
+			chatui.EventMsg(chatui.Note{Text: text("note")}),
 			chatui.EventMsg(chatui.StepEnd{Step: 1, Target: text("target"), Code: new(1), Stderr: text("stderr"), Held: text("held")}),
-			chatui.EventMsg(chatui.StepEnd{Step: 2, Error: text("error")}), chatui.EventMsg(chatui.Refusal{Outcome: text("o"), Why: text("why")}),
+			chatui.EventMsg(chatui.StepEnd{Step: 2, Error: text("error")}),
+			chatui.EventMsg(chatui.Refusal{Outcome: text("o"), Why: text("why")}),
 			chatui.EventMsg(chatui.Changed{Status: chatui.Status{Model: text("model"), Targets: text("targets")}}),
 		} {
 			s.Update(msg)

@@ -31,7 +31,7 @@ func TestFilesOfAQuestion(t *testing.T) {
 		t.Fatal(err)
 	}
 	many := ""
-	for _, n := range strings.Split("123456789", "") {
+	for n := range strings.SplitSeq("123456789", "") {
 		write("f"+n, "content-"+n)
 		many += "@f" + n + " "
 	}

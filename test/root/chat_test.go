@@ -216,6 +216,11 @@ func TestChatOfCommandsAndFiles(t *testing.T) {
 		t.Errorf("exit code %d: %q", code, c.Screen())
 	}
 	c.restored()
+	s = m.script(t, always(directly("yes")))
+	r := m.try(alice, "a line of a log\n", "ask", "--llm", "m1", "--on", "none", "what is this? @-")
+	if r.code != 0 || !strings.Contains(s.said()[0], "a line of a log") {
+		t.Errorf("%+v, %q", r, s.said())
+	}
 	// "carrel ask" reads files in the same way.
 	s = m.script(t, always(directly("yes")))
 	if r := ask("--on", "none", "what is in @"+dir+"/notes.txt?"); r.code != 0 || !strings.Contains(s.said()[0], "heron") {
