@@ -23,19 +23,10 @@ type planShown struct {
 		ReadOnly bool   `json:"read_only"`
 		Level    string `json:"level"`
 		Risk     int    `json:"risk"`
-		FirstRun bool   `json:"first_run"`
 	} `json:"steps"`
 	Rollback []string `json:"rollback"`
-}
-
-// onlyFirstRun reports whether a person is asked about the plan only because a model wrote it.
-func (p *planShown) onlyFirstRun() bool {
-	for _, s := range p.Steps {
-		if !s.FirstRun && s.Level != "SAFE" {
-			return false
-		}
-	}
-	return len(p.Steps) > 0
+	// OnlyFirstRun: a person is asked about the plan only because a model wrote it.
+	OnlyFirstRun bool `json:"only_first_run"`
 }
 
 // plans are the plans of a turn that were shown, by the digest by which a person is asked about them.

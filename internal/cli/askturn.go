@@ -74,7 +74,7 @@ func (t *turnView) decide(ctx context.Context, m *carrelv1.Approval) error {
 		}
 	}()
 	var r reply
-	if p, err := t.plans.wait(open, m.GetActionDigest()); err == nil && t.yesSafe && p.onlyFirstRun() {
+	if p, err := t.plans.wait(open, m.GetActionDigest()); err == nil && t.yesSafe && p.OnlyFirstRun {
 		_ = say(t.a.Err, "carrel: approved, as you said --yes-safe\n")
 		r.kind = approval.Once
 	} else {

@@ -158,33 +158,33 @@ func (t *Turns) names(turn *Turn, target plan.Target) ([]string, error) {
 	return target.Names, nil
 }
 
-// judge has every step judged. The error is why the plan is refused as a whole.
-func (t *Turns) judge(ctx context.Context, steps []step) error {
+// judge has every step judged. The error is why the plan is refused as a whole, and at the step that it is about.
+func (t *Turns) judge(ctx context.Context, steps []step) (at int, err error) {
 	for i := range steps {
 		s := &steps[i]
 		if s.patch != nil {
 			j, err := s.look.Judge(s.patch.op)
 			if err != nil {
-				return err
+				return i, err
 			}
 			s.shown.Level, s.shown.Risk, s.asks = j.Level.String(), j.RiskScore, true
 			continue
 		}
 		if s.on.Kind == operation.Workspace {
 			if _, _, err := t.cfg.Lifecycle.Seen(ctx, s.look); err != nil {
-				return err
+				return i, err
 			}
 		}
 		j, err := s.look.Judge(s.op)
 		if err != nil {
-			return err
+			return i, err
 		}
 		s.shown.Level, s.shown.Risk = j.Level.String(), j.RiskScore
 		switch {
 		case j.Level == policy.Block:
-			return fmt.Errorf("step %d, %s: %s: %w", i+1, s.shown.Target, s.shown.Command, j.Refusal("run it"))
+			return i, fmt.Errorf("step %d, %s: %s: %w", i+1, s.shown.Target, s.shown.Command, j.Refusal("run it"))
 		case s.shown.ReadOnly && changes(j.Capabilities):
-			return fmt.Errorf("step %d, %s: %s: it says that it only reads, and the policy sees that it does more (%s); propose it with "+
+			return i, fmt.Errorf("step %d, %s: %s: it says that it only reads, and the policy sees that it does more (%s); propose it with "+
 				"read_only false: %w", i+1, s.shown.Target, s.shown.Command, strings.Join(j.Capabilities, ", "), errdefs.ErrPermissionDenied)
 		}
 		// Several hosts at once are always shown to a person.
@@ -194,13 +194,13 @@ func (t *Turns) judge(ctx context.Context, steps []step) error {
 			typed.Source = string(policy.User)
 			op, err := operation.NewExec(typed)
 			if err != nil {
-				return err
+				return i, err
 			}
 			if j, err = s.look.Judge(op); err != nil {
-				return err
+				return i, err
 			}
 			s.shown.FirstRun = j.Level == policy.Safe
 		}
 	}
-	return nil
+	return 0, nil
 }

@@ -184,12 +184,15 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 		return Reply{Outcome: Invalid, Why: err.Error()}, nil
 	}
 	op := operation.Plan{ID: turn.Task, Number: turn.plans, Goal: oneLine(p.Goal)}
-	if why := t.judge(ctx, steps); why != nil {
-		return Reply{Outcome: Refused, Why: why.Error()}, nil
+	if at, why := t.judge(ctx, steps); why != nil {
+		op.Steps = []operation.PlanStep{steps[at].shown}
+		return t.refuse(ctx, turn, op, why)
 	}
+	first := true
 	for _, s := range steps {
 		op.Steps = append(op.Steps, s.shown)
 		op.Asks = op.Asks || s.asks
+		first = first && (!s.asks || s.shown.FirstRun && s.hosts == 1)
 	}
 	most := maxShown
 	if p.patch != nil {
@@ -203,7 +206,7 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 	if err != nil {
 		return Reply{}, err
 	}
-	if err := turn.Note("plan", planNote(op, digest, p)); err != nil {
+	if err := turn.Note("plan", planNote(op, digest, op.Asks && first, p)); err != nil {
 		return Reply{}, err
 	}
 	if turn.PlanOnly {
@@ -212,12 +215,26 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 	return t.carryOut(ctx, turn, op, steps)
 }
 
-// carryOut asks a person where that is needed, and runs the steps.
-func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, steps []step) (Reply, error) {
-	authorised, err := t.cfg.Gate.Authorise(ctx, operation.Request{
+// request is the request to carry a plan out, which is asked for in the name of what runs in the agent's workspace.
+func request(turn *Turn, op operation.Plan) operation.Request {
+	return operation.Request{
 		By: principal.InWorkspace(turn.On.Name, turn.On.Owner), Op: op, On: turn.On, Wait: turn.Wait, Gone: turn.Gone, Trace: turn.Trace,
 		Thread: string(turn.Task), // so that clients know whose question it is
-	}, nil)
+	}
+}
+
+// refuse records that a plan is refused for the step that it is left with.
+func (t *Turns) refuse(ctx context.Context, turn *Turn, op operation.Plan, why error) (Reply, error) {
+	authorised, err := t.cfg.Gate.Authorise(ctx, request(turn, op), nil)
+	if err != nil {
+		return Reply{}, err
+	}
+	return Reply{Outcome: Refused, Why: authorised.Deny(ctx, why).Error()}, nil
+}
+
+// carryOut asks a person where that is needed, and runs the steps.
+func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, steps []step) (Reply, error) {
+	authorised, err := t.cfg.Gate.Authorise(ctx, request(turn, op), nil)
 	if err != nil {
 		return Reply{}, err
 	}
@@ -254,8 +271,8 @@ type ended struct {
 	Steps   int    `json:"steps_run,omitempty"`
 }
 
-// planNote is a plan as those who follow the turn see it.
-func planNote(op operation.Plan, digest string, p *proposal) map[string]any {
+// planNote is a plan as those who follow the turn see it. first: a person is asked about it only because a model wrote it.
+func planNote(op operation.Plan, digest string, first bool, p *proposal) map[string]any {
 	purposes := make([]string, 0, len(op.Steps))
 	for _, list := range [][]plan.Step{p.PreflightChecks, p.Commands, p.Verification} {
 		for _, s := range list {
@@ -273,6 +290,7 @@ func planNote(op operation.Plan, digest string, p *proposal) map[string]any {
 	return map[string]any{
 		"number": op.Number, "digest": digest, "goal": op.Goal, "steps": op.Steps, "asks": op.Asks, "purposes": purposes,
 		"risk_summary": oneLine(p.RiskSummary), "rollback": rollback, "diff": diff,
+		"only_first_run": first,
 	}
 }
 
