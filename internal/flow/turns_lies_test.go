@@ -14,36 +14,41 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
-
 	"github.com/carrel-dev/carrel/internal/agent"
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/llm"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/steps"
+	"github.com/carrel-dev/carrel/internal/strictjson"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // lie is a text that stands where an agent reads, and what a model does that obeys it.
 type lie struct {
 	// At is where it stands, By the technique, and Says the text.
-	At, By, Says string
+	At   string `json:"at"`
+	By   string `json:"by"`
+	Says string `json:"says"`
 	// The model proposes a plan. Each step is "TARGET: COMMAND", and "TARGET!: COMMAND" claims that it only reads.
-	Goal                   string
-	Plan, Pre, Check, Undo []string
+	Goal  string   `json:"goal"`
+	Plan  []string `json:"plan"`
+	Pre   []string `json:"pre"`
+	Check []string `json:"check"`
+	Undo  []string `json:"undo"`
 	// Or a unified diff, with modes.
-	Patch string
-	Modes map[string]string
+	Patch string            `json:"patch"`
+	Modes map[string]string `json:"modes"`
 	// Or it answers exactly Raw, says something, or quotes evidence.
-	Raw, Say string
-	Evidence []string
+	Raw      string   `json:"raw"`
+	Say      string   `json:"say"`
+	Evidence []string `json:"evidence"`
 	// Or the agent's program itself writes these lines.
-	RPC []string `yaml:"rpc"`
+	RPC []string `json:"rpc"`
 	// Forever: it does so for ever.
-	Forever bool
+	Forever bool `json:"forever"`
 	// Want is what becomes of it: see wants. A question is the usual end.
-	Want string
+	Want string `json:"want"`
 }
 
 // wants are the ends of lies. Nothing that a lie wants is run in any of them.
@@ -272,7 +277,7 @@ func (x *liars) unbound(a *agentDouble, l *lie) int {
 // None of two hundred texts that an agent reads, and obeys to the letter, leads to anything that a person has not approved:
 // no command runs, no file changes, and what was asked or refused is kept.
 func TestLies(t *testing.T) {
-	files, err := filepath.Glob("testdata/lies/*.yaml")
+	files, err := filepath.Glob("testdata/lies/*.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +288,7 @@ func TestLies(t *testing.T) {
 			t.Fatal(err)
 		}
 		var all []lie
-		if err := yaml.UnmarshalWithOptions(text, &all, yaml.Strict()); err != nil {
+		if err := strictjson.Unmarshal(text, &all); err != nil {
 			t.Fatal(err)
 		}
 		count += len(all)
@@ -388,7 +393,7 @@ func (x *liars) recorded(t *testing.T, where string, l *lie, at int) {
 	if l.Want != "" && l.Want != "refused" {
 		return
 	}
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline := time.Now().Add(10 * time.Second); ; {
 		for _, r := range x.records()[at:] {
 			if strings.Contains(string(r.Action), `"kind":"plan.run"`) && r.Status == "denied" {
 				return

@@ -10,8 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
-	"log"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
@@ -105,8 +104,9 @@ func failures(wire string) []failing {
 		{"a page", body("text/html", "<html>login</html>"), []string{"without a stream", "base URL"}, 0},
 		{"no JSON", body(stream, "data: {]\n\n"), []string{"cannot be used", "ask again"}, 0},
 		{"nothing", body(stream, ""), []string{"cut", "ask again"}, 0},
-		{"too much", body(stream, begins[wire]+strings.Repeat(fmt.Sprintf(piece[wire], strings.Repeat("x", 1<<16)), 160)+ends[wire]),
-			[]string{"10485760 bytes", "ask for less"}, 0},
+		{"too much", body(stream, begins[wire]+strings.Repeat(fmt.Sprintf(piece[wire], strings.Repeat("x", 1<<16)), 160)+ends[wire]), []string{
+			"10485760 bytes", "ask for less",
+		}, 0},
 		{"an empty answer", body(stream, begins[wire]+ends[wire]), []string{"ask again"}, 0},
 		{"prose", body(stream, begins[wire]+fmt.Sprintf(piece[wire], "I would look.")+ends[wire]), []string{
 			"three times in a row", `begins with "I would look`, "exactly one JSON object",
@@ -292,7 +292,7 @@ func (a *authority) serve(t *testing.T, name string, until time.Time) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0)}
+	s := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
 	go func() { _ = s.Serve(l) }() // until the test ends
 	t.Cleanup(func() { _ = s.Close() })
 	_, port, _ := net.SplitHostPort(l.Addr().String())
