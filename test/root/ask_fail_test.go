@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/big"
 	"net"
@@ -188,7 +189,11 @@ func TestAskOfAStallingProvider(t *testing.T) {
 				fmt.Fprint(w, begin)
 				_ = http.NewResponseController(w).Flush() // a client that has gone is seen below
 			}
-			<-r.Context().Done()
+			_, _ = io.Copy(io.Discard, r.Body) // until then nobody sees that the client has gone
+			select {
+			case <-r.Context().Done():
+			case <-t.Context().Done():
+			}
 		})
 		m.says.Store(&h)
 		r := m.try(alice, "", "ask", "--llm", "m1", "--model", "house", "--timeout", "2s", "--on", "none", "how?")

@@ -168,6 +168,10 @@ func (x *liar) carrelOK(t *testing.T, args ...string) string {
 func TestTwoAskAtOnce(t *testing.T) {
 	t.Parallel()
 	x := newLiar(t)
+	x.m.script(t, always(directly("ready")))
+	if r := finish(x.ask("ready?"), ""); r.code != 0 { // so that the agent's workspace is there
+		t.Fatalf("%+v", r)
+	}
 	var mu sync.Mutex
 	ports := []int{81, 82}
 	answer := func(asked string) string {
@@ -293,19 +297,25 @@ func TestAskOfWhatIsKilled(t *testing.T) {
 	x.m.carrel(t, "audit", "verify")
 }
 
-// agent is the pid of the agent's program.
+// agent is the pid of the program of the operator's agent.
 func (x *liar) agent(t *testing.T) (pid int) {
 	t.Helper()
+	var d desk
+	if err := json.Unmarshal([]byte(x.carrelOK(t, "inspect", "-o", "json", "agent")), &d); err != nil || d.UID == 0 {
+		t.Fatalf("%+v, %v", d, err)
+	}
 	until(t, "the agent's program", func() bool {
 		all, _ := filepath.Glob("/proc/[0-9]*/exe")
 		for _, exe := range all {
 			to, err := os.Readlink(exe)
-			if err == nil && strings.Contains(to, ".carrel/agent/carrel-agent-") {
-				env, err := os.ReadFile(filepath.Join(filepath.Dir(exe), "environ"))
-				if err == nil && strings.Contains(string(env), "house.carrel.internal") {
-					pid, _ = strconv.Atoi(filepath.Base(filepath.Dir(exe)))
-					return true
-				}
+			if err != nil || !strings.Contains(to, ".carrel/agent/carrel-agent-") {
+				continue
+			}
+			status, err := os.ReadFile(filepath.Join(filepath.Dir(exe), "status")) // other tests have agents, too
+			if err == nil && (strings.Contains(string(status), fmt.Sprintf("\nUid:\t%d\t", d.UID)) ||
+				strings.Contains(string(status), fmt.Sprintf("\nUid:\t%d\t", d.AgentUID))) {
+				pid, _ = strconv.Atoi(filepath.Base(filepath.Dir(exe)))
+				return true
 			}
 		}
 		return false
