@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/url"
+	"strings"
 
 	"github.com/containerd/errdefs"
 
@@ -41,6 +43,9 @@ func Main(ctx context.Context, args []string, env func(string) string, in io.Rea
 	return Run(ctx, cfg, in, out)
 }
 
+// inside is what the names of models end with in a workspace: see package egress/model.
+const inside = ".carrel.internal"
+
 // clientOf is the client of a provider, at the address that the variables say.
 func clientOf(provider string, env func(string) string) (*llm.Client, error) {
 	anthropic, openai := env("ANTHROPIC_BASE_URL"), env("OPENAI_BASE_URL")
@@ -67,5 +72,9 @@ func clientOf(provider string, env func(string) string) (*llm.Client, error) {
 		return nil, fmt.Errorf("cannot reach the provider %s: the workspace has no model that speaks %s; make it with --model NAME: %w", provider,
 			row.Wire, errdefs.ErrFailedPrecondition)
 	}
-	return llm.New(llm.Config{Provider: row, BaseURL: base, Key: func() string { return key }})
+	cfg := llm.Config{Provider: row, BaseURL: base, Key: func() string { return key }}
+	if u, err := url.Parse(base); err == nil && strings.HasSuffix(u.Hostname(), inside) {
+		cfg.Key = nil // the way out puts it in, and errors shall not send anybody to the placeholder
+	}
+	return llm.New(cfg)
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -111,6 +112,11 @@ func (t *turn) ask(ctx context.Context) (answer llm.Answer, err error) {
 	})
 	t.usage = sum(t.usage, answer.Usage)
 	switch {
+	case len(answer.Text) > plan.MaxAnswer: // a repair would send it back, and be paid for
+		return answer, fmt.Errorf("cannot go on: the model's answer has %d bytes, and at most %d are taken; ask for less at once",
+			len(answer.Text), plan.MaxAnswer)
+	case errors.Is(err, llm.ErrNotJSON) && answer.Text != "": // it may be repaired
+		answer.Stop = llm.StopEnd
 	case err != nil:
 		return answer, err
 	case answer.Stop == llm.StopRefused:

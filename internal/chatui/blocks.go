@@ -128,6 +128,8 @@ func (b *planBlock) state(i int) (word, style string) {
 			word += ": " + said
 		}
 		return word, red
+	case e.Step > 0 && e.Job != "":
+		return "goes on as job " + e.Job, green
 	case e.Step > 0:
 		return "done", green
 	case b.over:
@@ -160,6 +162,9 @@ func (b *planBlock) lines(width int, trace bool) []string {
 			verdict := s.Level
 			if s.ReadOnly {
 				verdict += ", only reads"
+			}
+			if s.Background > 0 {
+				verdict += fmt.Sprintf(", in the background for at most %v", s.Background)
 			}
 			out = append(out, hang(first, indent, fmt.Sprintf("%d. %s: %s", i+1, s.Target, s.Command), nothing, width)...)
 			word, style := b.state(i)

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	tea "charm.land/bubbletea/v2"
 )
@@ -81,6 +82,8 @@ type (
 		Step          int
 		Target, Error string
 		Code          *int
+		// Job is what it goes on as in the background.
+		Job string
 		// Stderr, Held and Undo are details.
 		Stderr, Held, Undo string
 	}
@@ -113,6 +116,8 @@ type Step struct {
 	Target, Command, Purpose, Level string
 	Risk                            int
 	ReadOnly, FirstRun              bool
+	// Background is how long it may go on in the background; 0 if it is waited for.
+	Background time.Duration
 }
 
 func (Words) event()    {}

@@ -31,16 +31,8 @@ type planShown struct {
 	Rollback []string `json:"rollback"`
 	Purposes []string `json:"purposes"`
 	Diff     string   `json:"diff"`
-}
-
-// onlyFirstRun reports whether a person is asked about the plan only because a model wrote it.
-func (p *planShown) onlyFirstRun() bool {
-	for _, s := range p.Steps {
-		if !s.FirstRun && s.Level != "SAFE" {
-			return false
-		}
-	}
-	return len(p.Steps) > 0
+	// OnlyFirstRun: a person is asked about the plan only because a model wrote it.
+	OnlyFirstRun bool `json:"only_first_run"`
 }
 
 // plans are the plans of a turn that were shown, by the digest by which a person is asked about them.

@@ -75,7 +75,7 @@ func (t *turnView) decide(ctx context.Context, m *carrelv1.Approval) error {
 		}
 	}()
 	var r reply
-	if p, err := t.plans.wait(open, m.GetActionDigest()); err == nil && t.yesSafe && p.onlyFirstRun() {
+	if p, err := t.plans.wait(open, m.GetActionDigest()); err == nil && t.yesSafe && p.OnlyFirstRun {
 		_ = t.to.note("approved, as you said --yes-safe")
 		r.kind = approval.Once
 	} else {

@@ -66,8 +66,21 @@ func (k *asker) command(ctx context.Context, line string) (text string, leave bo
 }
 
 // jobs says which jobs run in the background.
-func (k *asker) jobs(context.Context) (string, error) {
-	return "a chat shows no jobs; \"carrel job ls\" does, where this carrel has jobs", nil
+func (k *asker) jobs(ctx context.Context) (text string, err error) {
+	err = onJobs(func(j *steps.Jobs) error {
+		all, broken, err := j.List(ctx)
+		for _, x := range all {
+			text += fmt.Sprintf("%s  %s  %s: %s\n", x.ID, x.Status(), jobTarget(x), cut(jobCommandText(x), 60))
+		}
+		for _, b := range broken {
+			text += errorText(b) + "\n"
+		}
+		return err
+	})
+	if text == "" {
+		text = "there are no background jobs on hosts\n"
+	}
+	return text + "carrel job shows, follows and stops them", err
 }
 
 // undoText undoes a change to files, or lists them.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -182,6 +183,9 @@ func (s *chatSession) plan(p *planShown) error {
 		step := chatui.Step{
 			Target: x.Target, Command: x.Command, Level: x.Level, Risk: x.Risk, ReadOnly: x.ReadOnly, FirstRun: x.FirstRun,
 		}
+		if x.Job {
+			step.Background = time.Duration(x.LimitMS) * time.Millisecond
+		}
 		if len(p.Purposes) == len(p.Steps) {
 			step.Purpose = p.Purposes[i]
 		}
@@ -192,7 +196,7 @@ func (s *chatSession) plan(p *planShown) error {
 
 func (s *chatSession) step(x *stepShown) error {
 	return s.tell(chatui.StepEnd{
-		Step: x.Step, Target: x.Target, Error: x.Error, Code: x.Code, Stderr: x.Stderr, Held: x.Held, Undo: x.Undo,
+		Step: x.Step, Target: x.Target, Error: x.Error, Code: x.Code, Stderr: x.Stderr, Held: x.Held, Undo: x.Undo, Job: x.Job,
 	})
 }
 

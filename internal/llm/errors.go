@@ -105,6 +105,9 @@ func (e *wireError) spent() bool {
 	return e.Code == "insufficient_quota" || e.Type == "insufficient_quota" || e.Code == "billing_hard_limit_reached"
 }
 
+// wayOut is what errors begin with that the way out of a workspace answers in place of the provider.
+const wayOut = "carrel: "
+
 // maxSaid bounds what of a server's text is shown, in bytes.
 const maxSaid = 300
 
@@ -141,11 +144,11 @@ func (c *Client) refusal(model string, status int, e *wireError) error {
 	case status >= 400 && e.spent():
 		return no(errdefs.ErrResourceExhausted, "its quota or budget for this is used up%s; raise it where it is set", says)
 	case status == http.StatusUnauthorized: // some repeat a part of the key
-		where := "that carrel has for it"
+		where := "that carrel keeps for it is the provider's" // c.host is a name of carrel's then
 		if c.cfg.Key != nil && row.KeyVariable != "" {
-			where = "in " + row.KeyVariable
+			where = fmt.Sprintf("in %s is of %s", row.KeyVariable, c.host)
 		}
-		return no(errdefs.ErrUnauthenticated, "it does not take the key; see that the key %s is of %s, and still valid", where, c.host)
+		return no(errdefs.ErrUnauthenticated, "it does not take the key; see that the key %s, and still valid", where)
 	case status == http.StatusPaymentRequired:
 		return no(errdefs.ErrResourceExhausted, "its account has no money left%s; add some there", says)
 	case status == http.StatusForbidden:
@@ -162,6 +165,10 @@ func (c *Client) refusal(model string, status int, e *wireError) error {
 	case status >= 200 && status < 300:
 		return no(errdefs.ErrFailedPrecondition, "it answers %d without a stream%s; see that the base URL is of an API of the wire %s",
 			status, says, row.Wire)
+	}
+	if said, ours := strings.CutPrefix(e.Message, wayOut); ours && status == http.StatusBadGateway {
+		return no(errdefs.ErrUnavailable, "%s; see that its url in egress.yaml is right, and that this host may reach it",
+			clip(clean(said), maxSaid))
 	}
 	return no(errdefs.ErrUnavailable, "it fails with %d%s; try again later", status, says)
 }

@@ -87,6 +87,10 @@ func (a *acp) answered(m linerpc.Message) error {
 		return fmt.Errorf("it answered a request that was not made or was answered before, %s", m.ID)
 	}
 	names := []string{"initialize", "session/new", "session/prompt"}
+	if m.Error != nil && a.meta != nil { // carrel's own agent says all of it in its message
+		a.c.finish(workspace.TaskFailed, m.Error.Message)
+		return nil
+	}
 	if m.Error != nil {
 		a.c.finish(workspace.TaskFailed, fmt.Sprintf("the agent refused %s: %s (%d) %s", names[step-1], m.Error.Message, m.Error.Code,
 			m.Error.Data))

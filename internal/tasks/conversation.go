@@ -227,7 +227,7 @@ func (c *conversation) why(err error, status *execapi.Status, gone error) (works
 	case status == nil:
 		reason = Unexpected + ": it closed its output without saying how its task ended, and did not end"
 	case status.TimedOut:
-		reason = fmt.Sprintf("%s: it ran out of its time; give it more with --timeout", Unexpected)
+		reason = "it ran out of its time; give it more with --timeout"
 	case status.OOM:
 		reason = Unexpected + ": the workspace ran out of memory"
 	case status.Signal != 0:

@@ -201,9 +201,11 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 		op.Steps = []operation.PlanStep{steps[at].shown}
 		return t.refuse(ctx, turn, op, why)
 	}
+	first := true
 	for _, s := range steps {
 		op.Steps = append(op.Steps, s.shown)
 		op.Asks = op.Asks || s.asks
+		first = first && (!s.asks || s.shown.FirstRun && s.hosts == 1)
 	}
 	most := maxShown
 	if p.patch != nil {
@@ -217,7 +219,7 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 	if err != nil {
 		return Reply{}, err
 	}
-	if err := turn.Note("plan", planNote(op, digest, p)); err != nil {
+	if err := turn.Note("plan", planNote(op, digest, op.Asks && first, p)); err != nil {
 		return Reply{}, err
 	}
 	if turn.PlanOnly {
@@ -282,8 +284,8 @@ type ended struct {
 	Steps   int    `json:"steps_run,omitempty"`
 }
 
-// planNote is a plan as those who follow the turn see it.
-func planNote(op operation.Plan, digest string, p *proposal) map[string]any {
+// planNote is a plan as those who follow the turn see it. first: a person is asked about it only because a model wrote it.
+func planNote(op operation.Plan, digest string, first bool, p *proposal) map[string]any {
 	purposes := make([]string, 0, len(op.Steps))
 	for _, list := range [][]plan.Step{p.PreflightChecks, p.Commands, p.Verification} {
 		for _, s := range list {
@@ -301,6 +303,7 @@ func planNote(op operation.Plan, digest string, p *proposal) map[string]any {
 	return map[string]any{
 		"number": op.Number, "digest": digest, "goal": op.Goal, "steps": op.Steps, "asks": op.Asks, "purposes": purposes,
 		"risk_summary": oneLine(p.RiskSummary), "rollback": rollback, "diff": diff,
+		"only_first_run": first,
 	}
 }
 

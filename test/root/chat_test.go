@@ -138,7 +138,7 @@ func TestChatOnAScreen(t *testing.T) {
 	c.Type("/tools\r")
 	c.shows("house")
 	c.Type("/job\r")
-	c.shows("carrel job ls")
+	c.shows("no background jobs on hosts")
 	c.Type("/undo\r")
 	c.shows("no files were changed")
 	c.Type("/frob\r")
