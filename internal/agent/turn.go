@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -67,7 +66,7 @@ func (t *turn) run(ctx context.Context, prompt string) (reason string, err error
 		}
 		if err != nil {
 			if t.repairs++; t.repairs > maxRepairs {
-				return "", fmt.Errorf("cannot use what the model answers, three times in a row: %w", err)
+				return "", fmt.Errorf("cannot use what the model answers, three times in a row; ask again, or another model: %w", err)
 			}
 			t.say(llm.User, "Your answer cannot be used: "+err.Error()+"\nAnswer once more, with one JSON object of a known type and nothing else.")
 			continue
@@ -115,8 +114,6 @@ func (t *turn) ask(ctx context.Context) (answer llm.Answer, err error) {
 	case len(answer.Text) > plan.MaxAnswer: // a repair would send it back, and be paid for
 		return answer, fmt.Errorf("cannot go on: the model's answer has %d bytes, and at most %d are taken; ask for less at once",
 			len(answer.Text), plan.MaxAnswer)
-	case errors.Is(err, llm.ErrNotJSON) && answer.Text != "": // it may be repaired
-		answer.Stop = llm.StopEnd
 	case err != nil:
 		return answer, err
 	case answer.Stop == llm.StopRefused:

@@ -357,14 +357,11 @@ func (c *Client) receive(b *builder, in io.Reader) error {
 	}
 }
 
-// ErrNotJSON is what is wrong with an answer that is whole, and not the JSON that was asked for. The Answer has its text.
-var ErrNotJSON = errors.New("it is not the JSON that was asked for")
-
 // structure takes over the text as the JSON that was asked for.
 func (b *builder) structure() error {
 	text := json.RawMessage(strings.TrimSpace(b.text.String()))
 	if strictjson.Depth(text) > MaxDepth || !json.Valid(text) {
-		return broken(ErrNotJSON)
+		return broken(errors.New("it is not the JSON that was asked for"))
 	}
 	b.answer.JSON = text
 	return nil

@@ -108,7 +108,7 @@ func failures(wire string) []failing {
 		{"too much", body(stream, begins[wire]+strings.Repeat(fmt.Sprintf(piece[wire], strings.Repeat("x", 1<<16)), 160)+ends[wire]), []string{
 			"10485760 bytes", "ask for less",
 		}, 0},
-		{"an empty answer", body(stream, begins[wire]+ends[wire]), []string{"ask again"}, 0},
+		{"an empty answer", body(stream, begins[wire]+ends[wire]), []string{"it is empty", "ask again"}, 3},
 		{"prose", body(stream, begins[wire]+fmt.Sprintf(piece[wire], "I would look.")+ends[wire]), []string{
 			"three times in a row", `begins with "I would look`, "exactly one JSON object",
 		}, 3},
