@@ -25,12 +25,13 @@ const agentDir = ".carrel/agent"
 func (a *app) agentWorkspace(ctx context.Context, client *carrel.Client, x *askFlags) (string, error) {
 	m, err := askOf(ctx, client, workspaces.Get, &carrelv1.GetRequest{Workspace: x.agent})
 	switch {
+	case err == nil && m.GetWorkspace().GetState() == string(workspace.StateCreating): // the second of two first questions waits
 	case err == nil && len(m.GetWorkspace().GetModels()) == 0:
 		return "", fmt.Errorf("cannot ask a model: workspace %s has none; give it one with \"carrel update --model NAME %s\" "+
 			"(\"carrel model ls\"): %w", x.agent, x.agent, errdefs.ErrFailedPrecondition)
 	case err == nil:
 		return m.GetWorkspace().GetName(), nil
-	case connect.CodeOf(err) != connect.CodeNotFound:
+	case err != nil && connect.CodeOf(err) != connect.CodeNotFound:
 		return "", err
 	}
 	name := x.model
@@ -39,9 +40,12 @@ func (a *app) agentWorkspace(ctx context.Context, client *carrel.Client, x *askF
 			return "", err
 		}
 	}
-	w, _, err := create(ctx, client, &carrelv1.CreateRequest{Key: x.agent, Models: []*carrelv1.ModelUse{{Name: name}}}, nil)
+	w, created, err := create(ctx, client, &carrelv1.CreateRequest{Key: x.agent, Models: []*carrelv1.ModelUse{{Name: name}}}, nil)
 	if err != nil {
 		return "", err
+	}
+	if !created {
+		return w.GetName(), nil
 	}
 	a.progress("made workspace %s for the agent, which may use the model %s.", x.agent, name)
 	return w.GetName(), nil

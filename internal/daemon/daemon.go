@@ -285,8 +285,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	})
 	disk := room.NewGauge(stateDir(cfg), log, audited, db, reserve)
 	disk.Look(ctx, time.Now()) // a daemon that starts on a full disk is in that state from the start
-	var written atomic.Pointer[[]*runbooks.Runbook]
-	written.Store(new([]*runbooks.Runbook))
+	var written atomic.Pointer[func() []*runbooks.Runbook]
 	g = flow.New(flow.Config{
 		Redact:   redactor,
 		Runtimes: runtime.ByBoundary{workspace.BoundaryNamespace: rt}, Store: db, Audit: audited, Prefix: cfg.NamePrefix, Limits: cfg.Limits,
@@ -304,12 +303,11 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 			}
 			e, err := loadPolicy(cfg, log)
 			if err == nil {
-				all := loadRunbooks(cfg.RunbooksDir, e, log)
-				written.Store(&all)
+				written.Store(new(openRunbooks(cfg.RunbooksDir, e, log)))
 			}
 			return e, err
 		},
-		Runbooks: func() []*runbooks.Runbook { return *written.Load() },
+		Runbooks: func() []*runbooks.Runbook { return (*written.Load())() },
 		Network: func() error {
 			network, err := readNetwork(cfg)
 			if err == nil {

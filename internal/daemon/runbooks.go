@@ -7,15 +7,25 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"github.com/carrel-dev/carrel/internal/config"
 	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/runbooks"
 )
 
-// loadRunbooks reads the runbooks of carrel and of the administrator, at the start and at each reload of the policy. One
-// that cannot be read, or that says wrongly that a step only reads, is left out. An administrator's takes the place of
-// carrel's of the same name.
+// openRunbooks returns what reads the runbooks, once. An administrator's are read at once, so that what is wrong with them is
+// said; where there are none, a daemon that no agent uses does not have all that judging them takes in memory.
+func openRunbooks(dir string, e *policy.Engine, log *slog.Logger) func() []*runbooks.Runbook {
+	read := sync.OnceValue(func() []*runbooks.Runbook { return loadRunbooks(dir, e, log) })
+	if found, err := filepath.Glob(filepath.Join(dir, "*.yaml")); err != nil || len(found) > 0 {
+		read()
+	}
+	return read
+}
+
+// loadRunbooks reads the runbooks of carrel and of the administrator. One that cannot be read, or that says wrongly that a
+// step only reads, is left out. An administrator's takes the place of carrel's of the same name.
 func loadRunbooks(dir string, e *policy.Engine, log *slog.Logger) []*runbooks.Runbook {
 	all, err := runbooks.Builtin()
 	if err != nil {

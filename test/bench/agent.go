@@ -27,7 +27,7 @@ import (
 
 const (
 	// question is what "carrel ask" ends a question with, and chatPrompt where "carrel chat" waits for one.
-	question, chatPrompt = "[y] once  [n] no: ", "you> "
+	question, chatPrompt = "[y] once  [n] no: ", "you>"
 	// slowestTurn is what LinuxAgent takes for a turn, with its start.
 	slowestTurn = 5 * time.Second
 	modelName   = "m1"
