@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -97,9 +98,16 @@ func (a *app) agentProgram(ctx context.Context, client *carrel.Client, ws string
 		if err != nil && connect.CodeOf(err) != connect.CodeNotFound {
 			return nil, err
 		}
-		mode := uint32(0o755)
-		start := &carrelv1.WriteFileStart{Workspace: ws, Path: inside, Mode: &mode, Parents: true}
+		// It has its name once it is whole and nobody writes it any more: it could not be run before, and another question may
+		// come meanwhile.
+		mode, part := uint32(0o755), agentDir+"/.new-"+rand.Text()
+		start := &carrelv1.WriteFileStart{Workspace: ws, Path: part, Mode: &mode, Parents: true}
 		if _, err := client.WriteFile(ctx, start, bytes.NewReader(program)); err != nil {
+			return nil, err
+		}
+		if _, err := askOf(ctx, client, files.MoveFile, &carrelv1.MoveFileRequest{
+			Workspace: ws, Path: part, To: inside, Replace: true,
+		}); err != nil {
 			return nil, err
 		}
 	}

@@ -11,6 +11,13 @@ func New(p *Prepared) map[string]string {
 	return all
 }
 
+// DoNotWait has changes not wait for others until undo is called.
+func DoNotWait() (undo func()) {
+	before := lockWait
+	lockWait = 0
+	return func() { lockWait = before }
+}
+
 // OnStep has a function called before each operation that changes something on disk, until undo is called.
 func OnStep(f func(op string) error) (undo func()) {
 	before := step

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -104,6 +105,19 @@ type store struct {
 	lock int
 }
 
+// lockWait is how long a change waits for another one, which takes its time for as long as files are written.
+var lockWait = 10 * time.Second
+
+// locked locks a directory, if need be once it is free.
+func locked(fd int) error {
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) || time.Since(began) >= lockWait {
+			return err
+		}
+	}
+}
+
 // openStore opens and locks a directory of transactions. It must belong to the caller alone.
 func openStore(dir string) (s *store, err error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -123,7 +137,7 @@ func openStore(dir string) (s *store, err error) {
 		return nil, fmt.Errorf("cannot keep journals in %q: it must belong to you alone, and has mode %04o and the owner %d; "+
 			"use a directory with mode 0700: %w", dir, st.Mode&0o7777, st.Uid, errdefs.ErrPermissionDenied)
 	}
-	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := locked(fd); err != nil {
 		return nil, fmt.Errorf("cannot work with the journals in %q: another change is under way; try again: %w", dir,
 			errors.Join(err, errdefs.ErrUnavailable))
 	}

@@ -156,6 +156,7 @@ func TestJournals(t *testing.T) {
 		}
 	}
 	var second error
+	defer patch.DoNotWait()()
 	undo := patch.OnStep(func(op string) error {
 		if op == "exchange f" {
 			_, second = patch.Recover(t.Context(), journals)
