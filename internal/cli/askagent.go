@@ -32,7 +32,7 @@ func (a *app) agentWorkspace(ctx context.Context, client *carrel.Client, x *askF
 			"(\"carrel model ls\"): %w", x.agent, x.agent, errdefs.ErrFailedPrecondition)
 	case err == nil:
 		return m.GetWorkspace().GetName(), nil
-	case err != nil && connect.CodeOf(err) != connect.CodeNotFound:
+	case connect.CodeOf(err) != connect.CodeNotFound:
 		return "", err
 	}
 	name := x.model
