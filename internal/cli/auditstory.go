@@ -46,6 +46,7 @@ type storyRecord struct {
 			Target   string `json:"target"`
 			Command  string `json:"shell"`
 			ReadOnly bool   `json:"read_only"`
+			Job      bool   `json:"background"`
 			Level    string `json:"level"`
 			Risk     int    `json:"risk"`
 		} `json:"steps"`
@@ -125,6 +126,9 @@ func (s *story) steps(b *strings.Builder, r *storyRecord) {
 		word := verdictOf(x.Level, x.Risk)
 		if x.ReadOnly {
 			word += ", only reads"
+		}
+		if x.Job {
+			word += ", in the background"
 		}
 		fmt.Fprintf(b, "%13s%d. %s: %s  [%s]\n", "", i+1, printable(x.Target), printable(cut(x.Command, 120)), word)
 	}

@@ -3,7 +3,6 @@ package flow_test
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -82,20 +81,7 @@ func proposing(t *testing.T, rules string, plans ...string) (h *house, told <-ch
 	t.Helper()
 	answers := make(chan answerTo, len(plans))
 	h = taskHouse(t, func(a *agentDouble) int {
-		acpBegins(a, "s1")
-		for i, p := range plans {
-			text, _ := json.Marshal(p)
-			c, err := a.ask(20+i, "_carrel/propose", fmt.Sprintf(`{"sessionId":"s1","plan":%s}`, text))
-			if err != nil {
-				return 1
-			}
-			var r answerTo
-			b, _ := json.Marshal(c.Result)
-			_ = json.Unmarshal(b, &r)
-			answers <- r
-		}
-		a.say(`{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn"}}`)
-		return drained(a)
+		return onEach(a, plans, func(r answerTo) { answers <- r })
 	})
 	h.policy = func() (*policy.Engine, error) { return rulesOf(rules)() }
 	h.crash()
