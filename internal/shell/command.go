@@ -302,6 +302,13 @@ func (w *walker) decl(s *syntax.Stmt, c *syntax.DeclClause, sc scope) {
 		}
 		a := w.assign(as, inner)
 		a.Export = d.exports()
+		if as.Value != nil && as.Index == nil {
+			// Unlike an assignment by itself this is a word of a command: export b={x,y} is export b=x b=y.
+			if _, state := w.braces(as.Value, w.nodeSource(as.Value)); state != bracesNone {
+				a.Value.Dynamic = true
+				w.env.makeVolatile(a.Name)
+			}
+		}
 		assigned = append(assigned, a)
 		x := a.Value
 		x.Source = w.nodeSource(as)
