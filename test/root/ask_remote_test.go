@@ -45,7 +45,7 @@ func newOperator(t *testing.T) *operator {
 	t.Cleanup(func() {
 		// What a job has left is ended by its supervisor, which nobody waits for.
 		var err error
-		for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		for end := time.Now().Add(patience); ; <-time.After(50 * time.Millisecond) {
 			err = userdb.Run(context.WithoutCancel(t.Context()), "/usr/sbin/userdel", "-r", o.name)
 			if err == nil || !strings.Contains(err.Error(), "currently used by process") || time.Now().After(end) {
 				break
