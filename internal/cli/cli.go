@@ -88,6 +88,7 @@ var commandTable = []struct {
 	{"task", "commands", (*app).taskCommand},
 	{"ask", "commands", (*app).askCommand},
 	{"chat", "commands", (*app).chatCommand},
+	{"acp", "commands", (*app).acpCommand},
 	{"job", "commands", (*app).jobCommand},
 	{"undo", "commands", (*app).undoCommand},
 	{"agent", "commands", (*app).agentCommand},

@@ -215,6 +215,9 @@ func byRow(op operation.Operation, source policy.Origin, digest string) policy.D
 			d.Level = policy.Confirm
 		}
 		d.RiskScore, d.NeverWhitelist = r.Risk, r.Final
+		if r.Scored != nil {
+			d.RiskScore = max(r.Risk, r.Scored(op))
+		}
 		d.MatchedRules, d.Reasons = []string{"action." + r.Name}, []string{r.Reason}
 		if r.Capability != "" {
 			d.Capabilities = []string{r.Capability}

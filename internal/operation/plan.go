@@ -52,6 +52,15 @@ func planAsks(op Operation) bool {
 	return ok && p.Asks
 }
 
+// planRisk is the highest risk of a plan's steps.
+func planRisk(op Operation) (risk int) {
+	p, _ := op.(Plan)
+	for _, s := range p.Steps {
+		risk = max(risk, s.Risk)
+	}
+	return risk
+}
+
 // Lines are the steps of a plan as a person reads them, one a line.
 func (p Plan) Lines() []string {
 	lines := make([]string, 0, len(p.Steps))

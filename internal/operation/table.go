@@ -79,6 +79,8 @@ type Rule struct {
 	// nearest, "" for none.
 	Risk       int
 	Capability string
+	// Scored is the risk where it depends on the payload; Risk is the least then.
+	Scored func(Operation) int
 	// Reason says for people what it does.
 	Reason string
 	// Final: no answer about it is remembered.

@@ -1,0 +1,233 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/approval"
+	"github.com/carrel-dev/carrel/internal/build"
+	"github.com/carrel-dev/carrel/internal/editor"
+)
+
+// editorRisk is up to which risk a plan may be approved in the editor: what deletes, takes other rights or ends services has more.
+const editorRisk = 69
+
+// maxRisk is the highest risk score that there is.
+const maxRisk = 100
+
+func (a *app) acpCommand() *cobra.Command {
+	var x askFlags
+	risk := editorRisk
+	c := &cobra.Command{
+		Use:   "acp [flags]",
+		Short: "Serve the agent to an editor (ACP)",
+		Long: `Serve the Agent Client Protocol on stdin and stdout, for editors such as Zed: prompts are
+questions to the agent of "carrel ask", which works in the directory of the editor's project.
+Its plans are shown as calls of tools, and the editor asks you about those that need an answer.
+
+Editors can be set to allow everything, so that nobody looks. A plan with a risk above
+--max-risk is not approved in the editor: it waits for "carrel approvals" at a terminal, and
+the editor shows the command that answers it. With --max-risk -1 all plans do.
+
+Files that you add to a prompt are sent as data: up to 8 of 64 KiB. The editor's servers of
+tools are not started, and its files and terminals are not used.`,
+		Example: `  carrel acp --llm gpt-5
+  carrel acp --llm gpt-5 --on none --max-risk -1`,
+		Args: exactly(),
+	}
+	a.addAskFlags(c, &x)
+	c.Flags().IntVar(&risk, "max-risk", risk, "the highest risk score, up to 100, of a plan that may be approved in the editor")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if risk < -1 || risk > maxRisk {
+			return usage(c, "cannot use --max-risk %d: scores are 0 to %d, and -1 has every plan answered at a terminal", risk, maxRisk)
+		}
+		if isTerminal(a.In) {
+			return usage(c, "cannot serve an editor at a terminal: it starts this command by itself; for yourself use \"carrel chat\"")
+		}
+		if _, err := a.newAsker(c, &x); err != nil {
+			return err
+		}
+		ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+		defer stop()
+		e := editors{app: a, cmd: c, flags: x, risk: int32(risk)}
+		defer e.close()
+		err := editor.Serve(ctx, build.Version(), e.open, a.In, a.Out)
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			return nil // a signal is how it is ended
+		}
+		return err
+	}
+	return c
+}
+
+// editors makes the sessions of one editor.
+type editors struct {
+	app   *app
+	cmd   *cobra.Command
+	flags askFlags
+	risk  int32
+	// dir is the directory of the project, "" before the first session.
+	dir    string
+	askers []*asker
+}
+
+func (e *editors) close() {
+	for _, k := range e.askers {
+		k.close()
+	}
+}
+
+// open makes a session. All of an editor's are for one directory, as the commands on this machine are.
+func (e *editors) open(ctx context.Context, dir string) (editor.Session, error) {
+	if e.dir != "" && e.dir != dir {
+		return nil, fmt.Errorf("cannot work in %s: this carrel works in %s; have the editor start another one for it: %w", dir, e.dir,
+			errdefs.ErrFailedPrecondition)
+	}
+	if err := os.Chdir(dir); err != nil {
+		return nil, fmt.Errorf("cannot work in the project's directory: %w", err)
+	}
+	e.dir = dir
+	own, flags, table := *e.app, e.flags, asTable
+	flags.output = &table
+	k, err := own.newAsker(e.cmd, &flags)
+	if err != nil {
+		return nil, plainly(err)
+	}
+	if err := k.connect(ctx); err != nil {
+		return nil, plainly(err)
+	}
+	e.askers = append(e.askers, k)
+	if err := k.ready(ctx); err != nil {
+		return nil, plainly(err)
+	}
+	k.attended = true
+	s := &editorSession{k: k, risk: e.risk}
+	s.planOnly.Store(flags.planOnly)
+	return s, nil
+}
+
+// editorSession is a session of package editor, of one asker.
+type editorSession struct {
+	k        *asker
+	risk     int32
+	planOnly atomic.Bool
+}
+
+var _ editor.Session = (*editorSession)(nil)
+
+// PlanOnly implements editor.Session.
+func (s *editorSession) PlanOnly() bool { return s.planOnly.Load() }
+
+// SetPlanOnly implements editor.Session.
+func (s *editorSession) SetPlanOnly(on bool) { s.planOnly.Store(on) }
+
+// Prompt implements editor.Session.
+func (s *editorSession) Prompt(ctx context.Context, p editor.Prompt, to *editor.Turn) error {
+	question, err := s.question(p)
+	if err != nil {
+		return plainly(err)
+	}
+	s.k.planOnly = s.planOnly.Load()
+	s.k.to = &editorTeller{turn: to, risk: s.risk, planOnly: s.k.planOnly}
+	err = s.k.turn(ctx, question)
+	s.k.code = 0 // of a turn without an answer, which was said
+	return plainly(err)
+}
+
+// question is a prompt with what came with it, as data.
+func (s *editorSession) question(p editor.Prompt) (string, error) {
+	if n := len(p.Data) + len(p.Files); n > maxAskFiles {
+		return "", fmt.Errorf("cannot add %d files to the question: it may have %d: %w", n, maxAskFiles, errdefs.ErrInvalidArgument)
+	}
+	s.k.told = ""
+	for _, d := range p.Data {
+		if len(d.Text) > maxAskFile {
+			return "", fmt.Errorf("cannot add %.200q to the question: it has more than 64 KiB; have the agent look for what is in it: %w", d.Name,
+				errdefs.ErrInvalidArgument)
+		}
+		s.k.told += asData(fmt.Sprintf("text %q", d.Name), d.Text)
+	}
+	for _, f := range p.Files {
+		content, _, err := s.k.askFile(f)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("cannot add %.200q to the question: there is no such file: %w", f, errdefs.ErrNotFound)
+		}
+		if err != nil {
+			return "", err
+		}
+		s.k.told += asData(fmt.Sprintf("file %q", f), content)
+	}
+	return s.k.question(p.Text)
+}
+
+// editorTeller shows a turn in an editor.
+type editorTeller struct {
+	turn     *editor.Turn
+	risk     int32
+	planOnly bool
+}
+
+var _ teller = (*editorTeller)(nil)
+
+func (t *editorTeller) words(text string) error { return t.turn.Words(text) }
+
+func (t *editorTeller) plan(p *planShown) error {
+	e := editor.Plan{Digest: p.Digest, Goal: printable(p.Goal), Text: planText(p), Asks: p.Asks, Shown: t.planOnly, Edits: p.Diff != ""}
+	if p.Diff != "" {
+		e.Text += p.Diff
+	}
+	for _, s := range p.Steps {
+		e.Steps = append(e.Steps, printable(s.Target)+": "+printable(s.Command))
+	}
+	return t.turn.Plan(e)
+}
+
+func (t *editorTeller) step(s *stepShown) error {
+	return t.turn.StepEnd(s.Step, stepText(s), s.Error != "" || s.Code != nil && *s.Code != 0)
+}
+
+func (t *editorTeller) tool(s *stepShown) error {
+	return t.turn.Read(toolText(s), s.Error != "" || s.Code != nil && *s.Code != 0)
+}
+
+func (t *editorTeller) refusal(outcome, why string) error {
+	return t.turn.Note(outcome + ": " + cut(printable(why), 400))
+}
+
+func (t *editorTeller) note(text string) error { return t.turn.Note(text) }
+
+// ask implements teller. What is too risky for an editor that may allow everything is answered elsewhere.
+func (t *editorTeller) ask(ctx context.Context, m *carrelv1.Approval) reply {
+	q := editor.Question{Digest: m.GetActionDigest(), Text: approvalText(m)}
+	if m.GetRiskScore() > t.risk {
+		err := t.turn.Elsewhere(q, fmt.Sprintf("Its risk is %d of 100. Answer it at a terminal, until %s: `carrel approvals show %s`",
+			m.GetRiskScore(), untilText(m), m.GetId()))
+		if err != nil {
+			return reply{err: err}
+		}
+		<-ctx.Done()
+		return reply{err: context.Cause(ctx)}
+	}
+	allowed, err := t.turn.Ask(ctx, q)
+	switch {
+	case err != nil:
+		return reply{err: err}
+	case allowed:
+		return reply{kind: approval.Once}
+	}
+	return reply{kind: approval.Deny, reason: "denied in the editor"}
+}
+
+func (t *editorTeller) settled(m *carrelv1.Approval) error {
+	return t.turn.Settled(m.GetActionDigest())
+}

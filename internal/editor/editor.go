@@ -1,0 +1,329 @@
+// Package editor serves carrel's agent to an editor, by the Agent Client Protocol (https://agentclientprotocol.com) on the
+// streams with which the editor started this process.
+//
+//	editor → carrel   initialize, session/new, session/set_mode   requests
+//	editor → carrel   session/prompt    request, answered when the turn has ended
+//	editor → carrel   session/cancel    notification
+//	carrel → editor   session/update    what is said, plans, and what becomes of their steps
+//	carrel → editor   session/request_permission   a question about a plan
+//
+// It must not know the daemon, and it decides nothing: a Session carries out the turns, and says which questions the editor
+// may answer. Of the editor it uses no file and no terminal, and it starts none of the servers that the editor names.
+package editor
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/carrel-dev/carrel/internal/linerpc"
+)
+
+// protocolVersion is the version of the protocol that is spoken.
+const protocolVersion = 1
+
+// Bounds of one editor.
+const (
+	// maxSessions is how many sessions it may have.
+	maxSessions = 16
+	// maxOpen is how many requests of carrel's it may leave open.
+	maxOpen = 64
+	// settling is how long turns that were ended may take.
+	settling = 5 * time.Second
+)
+
+// The modes of a session.
+const (
+	modeAct  = "act"
+	modePlan = "plan"
+)
+
+// Session is a conversation with the agent.
+type Session interface {
+	// Prompt asks the agent, tells to what happens, and returns once the turn has ended. It ends when ctx does. It is called
+	// once at a time.
+	Prompt(ctx context.Context, p Prompt, to *Turn) error
+	// PlanOnly reports whether plans are judged and shown, and nothing is run.
+	PlanOnly() bool
+	// SetPlanOnly has it so for the prompts that follow. It may be called while one is answered.
+	SetPlanOnly(on bool)
+}
+
+// Open makes a session for the directory that the editor works in.
+type Open func(ctx context.Context, dir string) (Session, error)
+
+// server serves one editor.
+type server struct {
+	version string
+	open    Open
+	turns   sync.WaitGroup
+
+	out sync.Mutex
+	w   io.Writer
+
+	mu       sync.Mutex
+	next     int
+	waiting  map[string]chan<- linerpc.Message
+	sessions map[string]*session
+}
+
+// session is what the server keeps of one.
+type session struct {
+	id string
+	Session
+	// cancel ends the turn that runs; nil if none does. It is guarded by server.mu.
+	cancel context.CancelFunc
+	// turn numbers the turns.
+	turn int
+}
+
+// Serve speaks with an editor until its input ends, or ctx does. version is the release that it is told.
+func Serve(ctx context.Context, version string, open Open, in io.Reader, out io.Writer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s := &server{version: version, open: open, w: out, waiting: map[string]chan<- linerpc.Message{}, sessions: map[string]*session{}}
+	defer s.settle()
+	defer cancel() // before the wait
+	messages, failed := make(chan linerpc.Message), make(chan error, 1)
+	go func() { // it ends with the input, which cannot be ended otherwise
+		r := linerpc.NewReader(in)
+		for {
+			m, err := r.Read()
+			if err != nil {
+				failed <- err
+				return
+			}
+			select {
+			case messages <- m:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	for {
+		select {
+		case m := <-messages:
+			if err := s.take(ctx, m); err != nil {
+				return err
+			}
+		case err := <-failed:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return fmt.Errorf("cannot read what the editor says: %w", err)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// settle waits for the turns to end, and no longer than settling takes: an editor that reads nothing holds them.
+func (s *server) settle() {
+	ended := make(chan struct{})
+	go func() {
+		s.turns.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(settling):
+	}
+}
+
+// take carries out a message of the editor's.
+func (s *server) take(ctx context.Context, m linerpc.Message) error {
+	if m.Response() {
+		s.mu.Lock()
+		to := s.waiting[string(m.ID)]
+		delete(s.waiting, string(m.ID))
+		s.mu.Unlock()
+		if to != nil { // what was not asked, or is over, is passed over
+			to <- m
+		}
+		return nil
+	}
+	switch m.Method {
+	case "initialize":
+		return s.reply(m, map[string]any{
+			"protocolVersion": protocolVersion,
+			"agentCapabilities": map[string]any{
+				"loadSession": false, "promptCapabilities": map[string]bool{"image": false, "audio": false, "embeddedContext": true},
+			},
+			"agentInfo":   map[string]string{"name": "carrel", "title": "Carrel", "version": s.version},
+			"authMethods": []any{},
+		})
+	case "session/new":
+		return s.begin(ctx, m)
+	case "session/set_mode":
+		return s.setMode(m)
+	case "session/prompt":
+		if !m.Request() { // nothing could be said of its end
+			return nil
+		}
+		return s.prompt(ctx, m)
+	case "session/cancel":
+		var p struct {
+			SessionID string `json:"sessionId"`
+		}
+		if err := json.Unmarshal(m.Params, &p); err != nil {
+			return nil // nobody waits for an answer
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if x := s.sessions[p.SessionID]; x != nil && x.cancel != nil {
+			x.cancel()
+		}
+		return nil
+	}
+	return s.refuse(m, linerpc.MethodNotFound, fmt.Sprintf("cannot do %.64q: carrel has new sessions, prompts and modes", m.Method))
+}
+
+// begin makes a session.
+func (s *server) begin(ctx context.Context, m linerpc.Message) error {
+	var p struct {
+		Dir string `json:"cwd"`
+	}
+	if err := json.Unmarshal(m.Params, &p); err != nil {
+		return s.refuse(m, linerpc.InvalidParams, "cannot begin: "+err.Error())
+	}
+	if !filepath.IsAbs(p.Dir) {
+		return s.refuse(m, linerpc.InvalidParams, "cannot begin: cwd is not an absolute path")
+	}
+	if len(s.sessions) >= maxSessions {
+		return s.refuse(m, linerpc.Refused, fmt.Sprintf("cannot begin: this carrel has %d sessions, and that is all that it may have; start "+
+			"another one", maxSessions))
+	}
+	opened, err := s.open(ctx, filepath.Clean(p.Dir))
+	if err != nil {
+		return s.refuse(m, linerpc.Refused, err.Error())
+	}
+	x := &session{id: rand.Text(), Session: opened}
+	s.mu.Lock()
+	s.sessions[x.id] = x
+	s.mu.Unlock()
+	current := modeAct
+	if x.PlanOnly() {
+		current = modePlan
+	}
+	modes := []map[string]string{
+		{"id": modeAct, "name": "Act", "description": "plans are carried out once they are approved"},
+		{"id": modePlan, "name": "Plan only", "description": "plans are judged and shown, and nothing is run"},
+	}
+	return s.reply(m, map[string]any{"sessionId": x.id, "modes": map[string]any{"currentModeId": current, "availableModes": modes}})
+}
+
+func (s *server) setMode(m linerpc.Message) error {
+	var p struct {
+		SessionID string `json:"sessionId"`
+		Mode      string `json:"modeId"`
+	}
+	err := json.Unmarshal(m.Params, &p)
+	x := s.sessions[p.SessionID]
+	if err != nil || x == nil || p.Mode != modeAct && p.Mode != modePlan {
+		return s.refuse(m, linerpc.InvalidParams, "cannot set the mode: there is no such session, or no such mode; there are act and plan")
+	}
+	x.SetPlanOnly(p.Mode == modePlan)
+	return s.reply(m, struct{}{})
+}
+
+// prompt begins a turn. One runs in a session at a time.
+func (s *server) prompt(ctx context.Context, m linerpc.Message) error {
+	id, p, err := readPrompt(m.Params)
+	if err != nil {
+		return s.refuse(m, linerpc.InvalidParams, "cannot take the prompt: "+err.Error())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.sessions[id]
+	if x == nil || x.cancel != nil {
+		return s.refuse(m, linerpc.InvalidRequest, "cannot take the prompt: there is no such session, or a turn of it runs")
+	}
+	ctx, x.cancel = context.WithCancel(ctx)
+	x.turn++
+	s.turns.Go(func() {
+		t := &Turn{s: s, session: x.id, prefix: strconv.Itoa(x.turn), cards: map[string]*card{}}
+		err := x.Prompt(ctx, p, t)
+		cancelled := ctx.Err() != nil
+		t.over(cancelled)
+		s.mu.Lock()
+		x.cancel()
+		x.cancel = nil
+		s.mu.Unlock()
+		switch {
+		case cancelled:
+			err = s.reply(m, map[string]string{"stopReason": "cancelled"})
+		case err != nil:
+			err = s.refuse(m, linerpc.Refused, err.Error())
+		default:
+			err = s.reply(m, map[string]string{"stopReason": "end_turn"})
+		}
+		_ = err // its reader has gone, and the input ends too
+	})
+	return nil
+}
+
+// ask sends a request and waits for its answer. Nothing is waited for once ctx has ended.
+func (s *server) ask(ctx context.Context, method string, params any) (linerpc.Message, error) {
+	b, err := json.Marshal(params)
+	if err != nil {
+		return linerpc.Message{}, err
+	}
+	answer := make(chan linerpc.Message, 1)
+	s.mu.Lock()
+	if len(s.waiting) >= maxOpen {
+		s.mu.Unlock()
+		return linerpc.Message{}, fmt.Errorf("the editor has left %d questions unanswered", maxOpen)
+	}
+	s.next++
+	id := strconv.Itoa(s.next)
+	s.waiting[id] = answer
+	s.mu.Unlock()
+	if err := s.write(linerpc.Message{ID: json.RawMessage(id), Method: method, Params: b}); err != nil {
+		return linerpc.Message{}, err
+	}
+	select {
+	case m := <-answer:
+		return m, nil
+	case <-ctx.Done():
+		s.mu.Lock()
+		delete(s.waiting, id)
+		s.mu.Unlock()
+		return linerpc.Message{}, context.Cause(ctx)
+	}
+}
+
+// write sends a message.
+func (s *server) write(m linerpc.Message) error {
+	s.out.Lock()
+	defer s.out.Unlock()
+	return linerpc.Write(s.w, m)
+}
+
+func (s *server) notify(method string, params json.RawMessage) error {
+	return s.write(linerpc.Message{Method: method, Params: params})
+}
+
+func (s *server) reply(to linerpc.Message, result any) error {
+	if to.ID == nil {
+		return nil
+	}
+	b, err := json.Marshal(result)
+	if err != nil {
+		return err
+	}
+	return s.write(linerpc.Message{ID: to.ID, Result: b})
+}
+
+func (s *server) refuse(to linerpc.Message, code int, why string) error {
+	if to.ID == nil {
+		return nil
+	}
+	return s.write(linerpc.Message{ID: to.ID, Error: &linerpc.Error{Code: code, Message: why}})
+}
