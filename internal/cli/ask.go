@@ -15,6 +15,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/attend"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/steps"
+	"github.com/carrel-dev/carrel/internal/workspace"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -224,8 +225,39 @@ func (k *asker) ready(ctx context.Context) (err error) {
 	return err
 }
 
-// turn runs one turn of the agent, from the question to the answer. The next one goes on from it.
+// maxAgain is how often a turn that was cut off goes on by itself, and goOn what the agent is asked then. What it knows to be done,
+// and what it does not know, is told by the daemon.
+const (
+	maxAgain = 2
+	goOn     = "carrel was interrupted, and goes on. Finish what I asked for last, and do nothing again that is done. What is known of it " +
+		"stands above."
+)
+
+// turn runs one turn of the agent, from the question to the answer. The next one goes on from it. One that is cut off, as by the end of
+// the daemon or of the agent, is taken up where it was.
 func (k *asker) turn(ctx context.Context, question string) error {
+	for again := 0; ; again++ {
+		end, err := k.begin(ctx, question)
+		if err != nil {
+			return err
+		}
+		switch {
+		case workspace.TaskState(end.GetState()) == workspace.TaskCompleted:
+			return nil
+		case again < maxAgain && ctx.Err() == nil && strings.HasPrefix(end.GetReason(), workspace.TaskUnexpected):
+			question = goOn
+			if err := k.to.note("the turn was cut off, and goes on: " + end.GetReason()); err != nil {
+				return err
+			}
+		default:
+			k.code = 1
+			return k.to.note("there is no answer: " + end.GetReason())
+		}
+	}
+}
+
+// begin runs one task of the agent to its end.
+func (k *asker) begin(ctx context.Context, question string) (*carrelv1.Task, error) {
 	a, client := k.app, k.client
 	serves := k.served.Local != nil || k.served.Remote != nil
 	wait := k.wait
@@ -238,7 +270,7 @@ func (k *asker) turn(ctx context.Context, question string) error {
 		},
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	k.after = m.GetTask().GetId()
 	t := &turnView{a: a, client: client, ws: k.ws, task: m.GetTask(), out: *k.output, yesSafe: k.yesSafe, plans: newPlans(), to: k.to}
@@ -252,14 +284,15 @@ func (k *asker) turn(ctx context.Context, question string) error {
 		stream := client.Agents().Serve(ctx)
 		beside.Go(func() {
 			err := steps.Serve(ctx, stream, k.ws, m.GetTask().GetId(), k.served, func() {})
-			if err != nil && ctx.Err() == nil && connect.CodeOf(err) != connect.CodeFailedPrecondition {
+			// That the daemon has gone is said by who follows the turn.
+			if c := connect.CodeOf(err); err != nil && ctx.Err() == nil && c != connect.CodeFailedPrecondition && c != connect.CodeUnavailable {
 				_ = say(a.Err, "carrel: %v\n", err)
 			}
 		})
 	}
 	if k.attended {
 		beside.Go(func() {
-			if err := t.answer(ctx); err != nil && ctx.Err() == nil {
+			if err := t.answer(ctx); err != nil && ctx.Err() == nil && connect.CodeOf(err) != connect.CodeUnavailable {
 				_ = say(a.Err, "carrel: %v\n", err)
 			}
 		})

@@ -11,7 +11,6 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/operation"
-	"github.com/carrel-dev/carrel/internal/workspace"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -100,18 +99,9 @@ func (t *turnView) decide(ctx context.Context, m *carrelv1.Approval) error {
 	return err
 }
 
-// follow shows what happens until the turn has ended.
-func (t *turnView) follow(ctx context.Context) error {
-	end, err := t.a.receiveTask(ctx, t.client, &carrelv1.FollowTaskRequest{Workspace: t.ws, TaskId: t.task.GetId()}, t.show)
-	if err != nil {
-		return err
-	}
-	t.answered = true
-	switch workspace.TaskState(end.GetState()) {
-	case workspace.TaskRunning, workspace.TaskCompleted:
-		return nil
-	case workspace.TaskFailed, workspace.TaskStopped:
-	}
-	t.a.code = 1
-	return t.to.note("there is no answer: " + end.GetReason())
+// follow shows what happens until the turn has ended. A daemon that has gone is waited for.
+func (t *turnView) follow(ctx context.Context) (*carrelv1.Task, error) {
+	end, err := t.a.receiveTask(ctx, t.client, &carrelv1.FollowTaskRequest{Workspace: t.ws, TaskId: t.task.GetId()}, reconnectsOfTurn, t.show)
+	t.answered = err == nil
+	return end, err
 }

@@ -277,15 +277,17 @@ was read up to a number is left out with --after. The exit code is that of "carr
 	return c
 }
 
-// reconnects is how often in a row a follower whose connection is lost tries again, and reconnectAfter how long it waits first.
+// reconnects is how often in a row a follower whose connection is lost tries again, and reconnectAfter how long it waits first. One who
+// shows a turn tries for longer: a daemon that is started again takes it up.
 const (
-	reconnects     = 5
-	reconnectAfter = time.Second
+	reconnects       = 5
+	reconnectsOfTurn = 60
+	reconnectAfter   = time.Second
 )
 
 // receiveTask calls show with the messages of a task until it ends, and returns it then. A connection that is lost is made
 // again, from the last message on.
-func (a *app) receiveTask(ctx context.Context, client *carrel.Client, req *carrelv1.FollowTaskRequest,
+func (a *app) receiveTask(ctx context.Context, client *carrel.Client, req *carrelv1.FollowTaskRequest, tries int,
 	show func(*carrelv1.TaskMessage) error,
 ) (end *carrelv1.Task, err error) {
 	for tried := 0; ; tried++ {
@@ -304,8 +306,11 @@ func (a *app) receiveTask(ctx context.Context, client *carrel.Client, req *carre
 		if err == nil {
 			return end, nil
 		}
-		if connect.CodeOf(err) != connect.CodeUnavailable || tried >= reconnects || ctx.Err() != nil {
+		if connect.CodeOf(err) != connect.CodeUnavailable || tried >= tries || ctx.Err() != nil {
 			return nil, err
+		}
+		if tried == 1 { // one that is back at once is not worth a word
+			_ = say(a.Err, "carrel: the daemon does not answer; it is waited for\n")
 		}
 		select {
 		case <-ctx.Done():
@@ -317,7 +322,7 @@ func (a *app) receiveTask(ctx context.Context, client *carrel.Client, req *carre
 
 // followTask prints messages until the task ends.
 func (a *app) followTask(ctx context.Context, client *carrel.Client, req *carrelv1.FollowTaskRequest, out format) error {
-	end, err := a.receiveTask(ctx, client, req, func(m *carrelv1.TaskMessage) error { return a.printMessage(m, out) })
+	end, err := a.receiveTask(ctx, client, req, reconnects, func(m *carrelv1.TaskMessage) error { return a.printMessage(m, out) })
 	if err != nil {
 		return err
 	}

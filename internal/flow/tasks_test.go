@@ -367,7 +367,7 @@ func TestTaskOfAnEarlierDaemon(t *testing.T) {
 	h.inDatabase(`DROP TRIGGER lost`)
 	h.start()
 	all, end := h.follows(task, 0)
-	if end.State != workspace.TaskFailed || !strings.HasPrefix(end.Reason, tasks.Unexpected) || len(all) != 2 {
+	if end.State != workspace.TaskFailed || !strings.HasPrefix(end.Reason, workspace.TaskUnexpected) || len(all) != 2 {
 		t.Errorf("%q, %+v", all, end)
 	}
 }

@@ -223,17 +223,17 @@ func (c *conversation) why(err error, status *execapi.Status, gone error) (works
 	case err != nil:
 		return workspace.TaskFailed, err.Error()
 	case gone != nil:
-		reason = Unexpected + ": " + gone.Error()
+		reason = workspace.TaskUnexpected + ": " + gone.Error()
 	case status == nil:
-		reason = Unexpected + ": it closed its output without saying how its task ended, and did not end"
+		reason = workspace.TaskUnexpected + ": it closed its output without saying how its task ended, and did not end"
 	case status.TimedOut:
 		reason = "it ran out of its time; give it more with --timeout"
 	case status.OOM:
-		reason = Unexpected + ": the workspace ran out of memory"
+		reason = workspace.TaskUnexpected + ": the workspace ran out of memory"
 	case status.Signal != 0:
-		reason = fmt.Sprintf("%s: it was ended by signal %d", Unexpected, status.Signal)
+		reason = fmt.Sprintf("%s: it was ended by signal %d", workspace.TaskUnexpected, status.Signal)
 	default:
-		reason = fmt.Sprintf("%s: it exited with %d before it said how its task ended", Unexpected, status.Code)
+		reason = fmt.Sprintf("%s: it exited with %d before it said how its task ended", workspace.TaskUnexpected, status.Code)
 	}
 	if said != "" {
 		reason += fmt.Sprintf("; the end of its stderr: %.512q", c.tasks.cfg.Redact.Text(said))
@@ -263,7 +263,7 @@ func (c *conversation) talk(prompt string) error {
 		case errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, os.ErrClosed):
 			return nil
 		case errors.Is(err, linerpc.ErrHalf):
-			return fmt.Errorf("%s: its output ended in the middle of a line", Unexpected)
+			return fmt.Errorf("%s: its output ended in the middle of a line", workspace.TaskUnexpected)
 		case err != nil:
 			return c.broken(err)
 		}

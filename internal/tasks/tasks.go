@@ -58,9 +58,6 @@ const (
 	atOnce = 4
 )
 
-// Unexpected is how the reason begins with which a task fails whose program has gone.
-const Unexpected = "Executor terminated unexpectedly"
-
 // Config holds the dependencies of New. All but Redact are required.
 type Config struct {
 	// Turns carry out the plans of agents.
@@ -102,7 +99,7 @@ func New(cfg Config) *Tasks {
 
 // Recover notes that the tasks of the last run have ended with it.
 func (t *Tasks) Recover(ctx context.Context) error {
-	return t.cfg.Store.FailTasks(ctx, Unexpected+": the daemon ended, and the conversation with it", time.Now())
+	return t.cfg.Store.FailTasks(ctx, workspace.TaskUnexpected+": the daemon ended, and the conversation with it", time.Now())
 }
 
 // CloseTasks waits for the ends of all tasks, which come with the end of the runtime. No more are started.

@@ -56,3 +56,6 @@ type TaskMessage struct {
 	Kind   string
 	Body   json.RawMessage
 }
+
+// TaskUnexpected is how the reason begins with which a task fails whose program has gone.
+const TaskUnexpected = "Executor terminated unexpectedly"

@@ -335,7 +335,13 @@ func (kinds) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.Str
 
 type kindConn struct{ connect.StreamingClientConn }
 
-func (c kindConn) Receive(m any) error { return fromWire(c.StreamingClientConn.Receive(m)) }
+func (c kindConn) Receive(m any) error {
+	err := c.StreamingClientConn.Receive(m)
+	if errors.Is(err, io.ErrUnexpectedEOF) && !connect.IsWireError(err) { // it ended between two messages, or in one
+		err = connect.NewError(connect.CodeUnavailable, errors.New("the connection was lost; the daemon may have ended: unavailable"))
+	}
+	return fromWire(err)
+}
 
 func fromWire(err error) error {
 	if reach, ok := errors.AsType[*reachError](err); ok {

@@ -219,8 +219,8 @@ func TestTwoAskAtOnce(t *testing.T) {
 	}
 }
 
-// Whichever process is killed while a plan is asked about or runs, nothing runs twice, what was done stays recorded, the task
-// says that it failed, and --resume goes on.
+// Whichever process is killed while a plan is asked about or runs, nothing runs twice, what was done stays recorded, and the turn
+// goes on: by itself if its client lives, else with --resume. The model is told what is known, and of what nothing is.
 func TestAskOfWhatIsKilled(t *testing.T) {
 	t.Parallel()
 	x := newLiar(t)
@@ -239,19 +239,21 @@ func TestAskOfWhatIsKilled(t *testing.T) {
 		asked bool
 		kill  func(ask *exec.Cmd) int
 		lines string
+		// unknown: nobody knows what became of a step.
+		unknown bool
 	}{
-		"the client while it asks":     {true, func(ask *exec.Cmd) int { return ask.Process.Pid }, ""},
-		"the client while a step runs": {false, func(ask *exec.Cmd) int { return ask.Process.Pid }, "1\n2\n"},
-		"the step":                     {false, func(*exec.Cmd) int { return step() }, "1\n2\n"},
-		"the agent while it asks":      {true, func(*exec.Cmd) int { return x.agent(t) }, ""},
-		"the agent while a step runs":  {false, func(*exec.Cmd) int { return x.agent(t) }, "1\n2\n"},
-		"the daemon while it asks":     {true, func(*exec.Cmd) int { return x.m.part(t, "daemon") }, ""},
-		"the daemon while a step runs": {false, func(*exec.Cmd) int { return x.m.part(t, "daemon") }, "1\n2\n"},
+		"the client while it asks":     {true, func(ask *exec.Cmd) int { return ask.Process.Pid }, "", false},
+		"the client while a step runs": {false, func(ask *exec.Cmd) int { return ask.Process.Pid }, "1\n2\n", false},
+		"the step":                     {false, func(*exec.Cmd) int { return step() }, "1\n2\n", false},
+		"the agent while it asks":      {true, func(*exec.Cmd) int { return x.agent(t) }, "", false},
+		"the agent while a step runs":  {false, func(*exec.Cmd) int { return x.agent(t) }, "1\n2\n", false},
+		"the daemon while it asks":     {true, func(*exec.Cmd) int { return x.m.part(t, "daemon") }, "", true},
+		"the daemon while a step runs": {false, func(*exec.Cmd) int { return x.m.part(t, "daemon") }, "1\n2\n", true},
 	} {
 		if err := os.RemoveAll(ran); err != nil {
 			t.Fatal(err)
 		}
-		x.m.script(t, always(plan), always(directly("it is over")))
+		goesOn := x.m.script(t, always(plan), always(directly("it is over")))
 		ask := x.ask("do it")
 		at := ptytest.Start(t, ask, 50, 120, false)
 		at.Expect(question)
@@ -262,12 +264,22 @@ func TestAskOfWhatIsKilled(t *testing.T) {
 		if err := syscall.Kill(c.kill(ask), syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		at.Wait()
 		if strings.Contains(name, "daemon") {
 			if err := x.m.up(); err != nil {
 				t.Fatal(err)
 			}
 		}
+		if !strings.Contains(name, "client") {
+			at.Expect("it is over")
+			said := goesOn.said()
+			again := said[len(said)-1]
+			unknown := strings.Contains(again, "Nothing is known of these steps")
+			if len(said) != 2 || !strings.Contains(again, "do it") || unknown != c.unknown ||
+				(c.lines != "" || unknown) != strings.Contains(again, "echo 1 ") {
+				t.Errorf("%s: it was asked %d times, and told …%.2000q", name, len(said), again[max(0, len(again)-1500):])
+			}
+		}
+		at.Wait()
 		if name == "the client while it asks" { // another one may still answer, so the task goes on
 			x.stopAll(t)
 		}
@@ -281,7 +293,7 @@ func TestAskOfWhatIsKilled(t *testing.T) {
 		}
 		s := x.m.script(t, always(directly("I know")))
 		if r := finish(x.ask("--resume", "and?"), ""); r.code != 0 || r.out != "I know\n" || !strings.Contains(s.said()[0], "do it") ||
-			c.lines != "" != strings.Contains(s.said()[0], "echo 1 ") {
+			(c.lines != "" || c.unknown) != strings.Contains(s.said()[0], "echo 1 ") {
 			t.Errorf("%s: resumed: %+v, told %q", name, r, s.said())
 		}
 	}
