@@ -56,7 +56,8 @@ func (t *turn) run(ctx context.Context, prompt string) (reason string, err error
 	}
 	t.say(llm.User, prompt)
 	for {
-		answer, err := t.ask(ctx)
+		told := &stream{tell: t.s.tell}
+		answer, err := t.ask(ctx, told)
 		if err != nil {
 			return "", err
 		}
@@ -65,6 +66,9 @@ func (t *turn) run(ctx context.Context, prompt string) (reason string, err error
 			err = t.usable(parsed)
 		}
 		if err != nil {
+			if err := told.unusable(); err != nil {
+				return "", err
+			}
 			if t.repairs++; t.repairs > maxRepairs {
 				return "", fmt.Errorf("cannot use what the model answers, three times in a row; ask again, or another model: %w", err)
 			}
@@ -74,7 +78,7 @@ func (t *turn) run(ctx context.Context, prompt string) (reason string, err error
 		t.repairs = 0
 		switch parsed.Type {
 		case plan.DirectAnswerType:
-			return "end_turn", t.s.tell(parsed.Direct.Answer)
+			return "end_turn", told.end(parsed.Direct.Answer)
 		case plan.NoChangeType:
 			return "end_turn", t.s.tell(parsed.NoChange.Answer)
 		case plan.ContinueType:
@@ -99,14 +103,19 @@ func (t *turn) usable(a plan.Answer) error {
 	return nil
 }
 
-// ask asks the model for its next answer, which is added to the messages.
-func (t *turn) ask(ctx context.Context) (answer llm.Answer, err error) {
+// ask asks the model for its next answer, which is added to the messages, and tells what of it can be told as it comes.
+func (t *turn) ask(ctx context.Context, told *stream) (answer llm.Answer, err error) {
 	err = t.budget.Spend(func() (llm.Usage, error) {
 		t.requests++
 		answer, err = t.s.cfg.Model.Stream(ctx, llm.Request{
 			Model: t.s.cfg.Name, System: system(t.s.context), Messages: t.messages, MaxTokens: t.s.cfg.MaxTokens,
 			Object: true, CacheKey: "carrel-agent",
-		}, nil)
+		}, func(e llm.Event) error {
+			if e.Kind != llm.TextDelta {
+				return nil
+			}
+			return told.take(e.Text)
+		})
 		return answer.Usage, err
 	})
 	t.usage = sum(t.usage, answer.Usage)

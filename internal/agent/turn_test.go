@@ -440,11 +440,11 @@ func FuzzOutputIsData(f *testing.F) {
 			} `json:"steps"`
 		}
 		if err := json.Unmarshal([]byte(data), &got); err != nil || got.Outcome != "done" || len(got.Steps) != 1 ||
-			got.Steps[0].Stdout != utf8(stdout) || got.Steps[0].Stderr != utf8(stderr) {
+			got.Steps[0].Stdout != wellFormed(stdout) || got.Steps[0].Stderr != wellFormed(stderr) {
 			t.Errorf("%v: told %+v", err, got)
 		}
 	})
 }
 
 // utf8 is a text as JSON has it: each byte that is no UTF-8 is U+FFFD.
-func utf8(s string) string { return string([]rune(s)) }
+func wellFormed(s string) string { return string([]rune(s)) }

@@ -181,6 +181,8 @@ var _ teller = (*editorTeller)(nil)
 
 func (t *editorTeller) words(text string) error { return t.turn.Words(text) }
 
+func (t *editorTeller) over() error { return nil }
+
 func (t *editorTeller) plan(p *planShown) error {
 	e := editor.Plan{Digest: p.Digest, Goal: printable(p.Goal), Text: planText(p), Asks: p.Asks, Shown: t.planOnly, Edits: p.Diff != ""}
 	if p.Diff != "" {

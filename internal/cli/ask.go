@@ -238,6 +238,9 @@ const (
 func (k *asker) turn(ctx context.Context, question string) error {
 	for again := 0; ; again++ {
 		end, err := k.begin(ctx, question)
+		if over := k.to.over(); err == nil {
+			err = over
+		}
 		if err != nil {
 			return err
 		}

@@ -3,13 +3,17 @@ package cli
 import (
 	"context"
 	"strings"
+	"sync"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 )
 
 // teller shows a person what happens in a turn, and asks them. Its methods may be called from several goroutines.
 type teller interface {
+	// words are the next piece of the agent's answer.
 	words(text string) error
+	// over says that the turn has ended.
+	over() error
 	plan(p *planShown) error
 	step(s *stepShown) error
 	tool(s *stepShown) error
@@ -26,15 +30,41 @@ type lineTeller struct {
 	a *app
 	// trace: details are shown.
 	trace bool
+
+	mu sync.Mutex
+	// open: the last line of the answer has no end yet.
+	open bool
 }
 
 var _ teller = (*lineTeller)(nil)
 
 func (l *lineTeller) words(text string) error {
-	return say(l.a.Out, "%s\n", strings.TrimRight(text, "\n"))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open = !strings.HasSuffix(text, "\n")
+	return say(l.a.Out, "%s", text)
 }
 
-func (l *lineTeller) plan(p *planShown) error { return say(l.a.Err, "%s", planText(p)) }
+// over ends the line of the answer.
+func (l *lineTeller) over() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.open {
+		return nil
+	}
+	l.open = false
+	return say(l.a.Out, "\n")
+}
+
+// beside says something that is no part of the answer.
+func (l *lineTeller) beside(format string, v ...any) error {
+	if err := l.over(); err != nil {
+		return err
+	}
+	return say(l.a.Err, format, v...)
+}
+
+func (l *lineTeller) plan(p *planShown) error { return l.beside("%s", planText(p)) }
 
 func (l *lineTeller) step(s *stepShown) error {
 	var b strings.Builder
@@ -44,21 +74,21 @@ func (l *lineTeller) step(s *stepShown) error {
 			b.WriteString("     " + d[0] + " " + strings.ReplaceAll(d[1], "\n", "\n       ") + "\n")
 		}
 	}
-	return say(l.a.Err, "%s", b.String())
+	return l.beside("%s", b.String())
 }
 
-func (l *lineTeller) tool(s *stepShown) error { return say(l.a.Err, "  %s\n", toolText(s)) }
+func (l *lineTeller) tool(s *stepShown) error { return l.beside("  %s\n", toolText(s)) }
 
 func (l *lineTeller) refusal(outcome, why string) error {
-	return say(l.a.Err, "  %s: %s\n", outcome, cut(printable(why), 400))
+	return l.beside("  %s: %s\n", outcome, cut(printable(why), 400))
 }
 
-func (l *lineTeller) note(text string) error { return say(l.a.Err, "carrel: %s\n", text) }
+func (l *lineTeller) note(text string) error { return l.beside("carrel: %s\n", text) }
 
 func (l *lineTeller) ask(ctx context.Context, m *carrelv1.Approval) reply {
 	return l.a.prompt(ctx, m, false)
 }
 
 func (l *lineTeller) settled(*carrelv1.Approval) error {
-	return say(l.a.Err, "\ncarrel: somebody else has answered, or its time is over\n")
+	return l.beside("\ncarrel: somebody else has answered, or its time is over\n")
 }

@@ -177,6 +177,8 @@ func (s *chatSession) tell(e chatui.Event) error {
 
 func (s *chatSession) words(text string) error { return s.tell(chatui.Words{Text: text}) }
 
+func (s *chatSession) over() error { return nil }
+
 func (s *chatSession) plan(p *planShown) error {
 	e := chatui.Plan{Number: p.Number, Digest: p.Digest, Goal: p.Goal, Rollback: p.Rollback, Diff: p.Diff}
 	for i, x := range p.Steps {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -476,5 +477,44 @@ func TestAskForAForm(t *testing.T) {
 		if r := ask("--on", "none", "--output-schema", schema, "how many?"); r.code != 1 || r.out != "" || !strings.Contains(r.err, "schema") {
 			t.Errorf("%s: %+v", bad, r)
 		}
+	}
+}
+
+// A line of an answer is on stdout before the model has written the next one.
+func TestAskShowsLinesAsTheyCome(t *testing.T) {
+	m, alice, _ := newAsked(t)
+	goOn := make(chan struct{})
+	h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		say := func(text, stop string) {
+			b, _ := json.Marshal(text)
+			fmt.Fprintf(w, `data: {"id":"x","object":"chat.completion.chunk","model":"m1","choices":[{"index":0,"delta":{"content":%s},"finish_reason":%s}]}`+
+				"\n\n", b, stop)
+			w.(http.Flusher).Flush()
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		say(`{"type":"direct_answer","answer":"the first li`, "null")
+		say(`ne\nand the sec`, "null")
+		<-goOn
+		say(`ond"}`, `"stop"`)
+		fmt.Fprint(w, "data: [DONE]\n\n")
+	})
+	m.says.Store(&h)
+	c := m.command(t.Context(), alice, "ask", "--llm", "m1", "--model", "house", "well?")
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Stderr = os.Stderr
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line := make([]byte, len("the first line\n"))
+	if _, err := io.ReadFull(out, line); err != nil || string(line) != "the first line\n" {
+		t.Errorf("%q, %v", line, err)
+	}
+	close(goOn)
+	rest, err := io.ReadAll(out)
+	if err := errors.Join(err, c.Wait()); err != nil || string(rest) != "and the second\n" {
+		t.Errorf("%q, %v", rest, err)
 	}
 }
