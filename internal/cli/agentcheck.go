@@ -17,16 +17,16 @@ import (
 func (a *app) agentCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "agent",
-		Short:   "See what the agent of ask and chat has to work with",
+		Short:   "See what the agent has to work with, and take over another's",
 		Long:    `The agent of "carrel ask" and "carrel chat" runs in a workspace, with a model and no key.`,
-		Example: "  carrel agent check",
+		Example: "  carrel agent check\n  carrel agent import linuxagent",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage(c, "cannot use the argument %q: agent has check", args[0])
+				return usage(c, "cannot use the argument %q: agent has check and import", args[0])
 			}
 			return nil
 		},
-	}, a.agentCheckCommand())
+	}, a.agentCheckCommand(), a.agentImportCommand())
 }
 
 func (a *app) agentCheckCommand() *cobra.Command {

@@ -101,6 +101,7 @@ var tiers = []deps.Tier{
 	{Name: "watch", Level: 5},
 	{Name: "chatui", Level: 5},
 	{Name: "editor", Level: 5},
+	{Name: "linuxagent", Level: 5},
 	{Name: "authn", Level: 5},
 	{Name: "telemetry", Level: 5},
 	{Name: "config", Level: 5},
@@ -135,7 +136,7 @@ var tiers = []deps.Tier{
 	{Name: "mcp", Level: 5},
 	{Name: "agent", Level: 5},
 	{Name: "steps", Level: 5},
-	{Name: "cli", Level: 5, With: []string{"chatui", "editor", "front", "mcp", "rootless", "steps", "watch"}},
+	{Name: "cli", Level: 5, With: []string{"chatui", "editor", "front", "linuxagent", "mcp", "rootless", "steps", "watch"}},
 }
 
 // privileged is what both processes with rights of their own may link.
