@@ -65,6 +65,7 @@ var figures = []struct {
 	{"policy", (*bench).policy, false},
 	{"answered", (*bench).answered, false},
 	{"audit", (*bench).audit, false},
+	{"journaled", (*bench).journaled, false},
 	{"verify", (*bench).verify, false},
 	{"memory", (*bench).memory, false},
 	{"silent", (*bench).silent, true},

@@ -99,9 +99,11 @@ const (
 	Audit         = "audit"
 	AuditLatency  = "audit/latency"
 	AuditAlone    = "audit/alone"
-	Verify        = "verify"
-	VerifySigned  = "verify/signed"
-	VerifyCount   = "verify/records"
+	// AuditJournaled is on a file system with a journal, in a file.
+	AuditJournaled = "audit/journaled"
+	Verify         = "verify"
+	VerifySigned   = "verify/signed"
+	VerifyCount    = "verify/records"
 
 	Policy     = "policy"
 	PolicyRate = "policy/rate"
