@@ -293,7 +293,7 @@ func (a *app) explainFor(c *cobra.Command, workspace, source, line string) (any,
 // explained is a decision for people.
 func explained(d *policy.Decision) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s  risk %d  profile %s  policy %s\n", d.Level, d.RiskScore, d.Profile, d.Policy)
+	fmt.Fprintf(&b, "%s  risk %d  profile %s\npolicy %s\n", d.Level, d.RiskScore, d.Profile, d.Policy)
 	for _, s := range d.Segments {
 		fmt.Fprintf(&b, "\n%q", cmp.Or(s.Text, "(the whole text)"))
 		if s.Via != "" {
@@ -304,7 +304,7 @@ func explained(d *policy.Decision) string {
 			fmt.Fprintf(&b, "  capabilities: %s\n", strings.Join(s.Capabilities, ", "))
 		}
 		for i, id := range s.MatchedRules {
-			fmt.Fprintf(&b, "  %s: %q\n", id, s.Reasons[i])
+			b.WriteString(strings.TrimPrefix(wrap(fmt.Sprintf("%s: %q", id, s.Reasons[i]), "    "), "  "))
 		}
 	}
 	if d.NeverWhitelist {
