@@ -167,6 +167,8 @@ func (f format) apply(p printer, to *os.File) {
 	switch p := p.(type) {
 	case *table:
 		p.fit = !f.whole(to)
+	case *shaped:
+		p.fit = !f.whole(to)
 	case both:
 		f.apply(p[0], to)
 		f.apply(p[1], to)
@@ -200,6 +202,19 @@ func (t text) render(f *os.File) error {
 func say(f *os.File, format string, args ...any) error { return textf(format, args...).render(f) }
 
 func textf(format string, args ...any) text { return text(fmt.Sprintf(format, args...)) }
+
+// shaped is a text with another form for terminals.
+type shaped struct {
+	whole, narrow text
+	fit           bool // see table
+}
+
+func (s *shaped) render(f *os.File) error {
+	if s.fit {
+		return s.narrow.render(f)
+	}
+	return s.whole.render(f)
+}
 
 // lines is text of one line for each.
 func lines(all []string) text {

@@ -296,8 +296,9 @@ func (e *Engine) combine(q *Question, profile Profile, llm bool, whole string, r
 	for i := range segs {
 		out := &d.Segments[i]
 		if profile != Workspace && eases(segs, i) {
-			out.RiskScore, out.NeverWhitelist = easedRisk, false
+			out.RiskScore, out.NoRule, out.NeverWhitelist = easedRisk, out.NeverWhitelist, false
 		}
+		d.NoRule = d.NoRule || out.NoRule
 		d.Level = max(d.Level, out.Level)
 		d.RiskScore = max(d.RiskScore, out.RiskScore)
 		d.NeverWhitelist = d.NeverWhitelist || out.NeverWhitelist

@@ -97,6 +97,9 @@ kubectl exec web-0 -n prod -- env
 		}
 		for _, source := range []policy.Origin{policy.User, policy.LLM} {
 			d := ask(t, e, line, source)
+			if rule := strings.HasPrefix(line, "ssh "); d.NoRule == rule {
+				t.Errorf("%s: a rule that allows it may be written: %t", line, rule)
+			}
 			if d.Level != policy.Confirm || d.RiskScore != policy.EasedRisk || d.NeverWhitelist {
 				t.Errorf("%s: %s, risk %d, never %t by %v; want CONFIRM with risk %d, and that it may be remembered",
 					line, d.Level, d.RiskScore, d.NeverWhitelist, d.MatchedRules, policy.EasedRisk)
