@@ -82,10 +82,10 @@ policy.path are in their files; "carrel policy explain" names those that judge a
 		if err != nil {
 			return nil, nil, err
 		}
-		t := newTable(-1, "ID", "WHERE", "BY", "AGE", "MAY", "COMMAND")
+		t := newTable(-1, "ID", "WHERE", "BY", "AGE", "MAY", "COMMAND").wideOnly("BY", "MAY").freeText()
 		for _, p := range rules {
 			t.add(
-				p.GetId(), whereOf(p), p.GetBy(), age(at(p.GetUnixMs())), strings.Join(p.GetCapabilities(), ","), cut(printable(p.GetText()), 80),
+				p.GetId(), whereOf(p), p.GetBy(), age(at(p.GetUnixMs())), strings.Join(p.GetCapabilities(), ","), printable(p.GetText()),
 			)
 		}
 		return objectsOf(rules), t, nil

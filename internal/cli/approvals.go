@@ -86,7 +86,8 @@ func (a *app) approvalsListCommand() *cobra.Command {
 			found = append(found, m.GetApprovals()...)
 			req.PageToken = m.GetNextPageToken()
 		}
-		t := newTable(1, "ID", "STATE", "RISK", "WORKSPACE", "ASKED BY", "WROTE", "EXPIRES AT", "ACTION")
+		t := newTable(1, "ID", "STATE", "RISK", "WORKSPACE", "ASKED BY", "WROTE", "EXPIRES AT", "ACTION").
+			wideOnly("ASKED BY", "WROTE", "EXPIRES AT").freeText()
 		for _, m := range found {
 			until := "-"
 			if isPending(m) {
@@ -94,7 +95,7 @@ func (a *app) approvalsListCommand() *cobra.Command {
 			}
 			t.add(
 				m.GetId(), m.GetState(), fmt.Sprint(m.GetRiskScore()), printable(m.GetKey()), m.GetRequester(), m.GetSource(), until,
-				cut(actionOf(m), 60),
+				actionOf(m),
 			)
 		}
 		return objectsOf(found), t, nil
@@ -199,7 +200,7 @@ func (a *app) permissionsCommand() *cobra.Command {
 		if err != nil {
 			return nil, nil, err
 		}
-		t := newTable(-1, "ID", "WORKSPACE", "THREAD", "ASKED BY", "GIVEN BY", "AGE", "MAY RUN")
+		t := newTable(-1, "ID", "WORKSPACE", "THREAD", "ASKED BY", "GIVEN BY", "AGE", "MAY RUN").wideOnly("THREAD", "ASKED BY").freeText()
 		for _, p := range m.GetPermissions() {
 			where, thread, by := p.GetWorkspace(), printable(p.GetThread()), p.GetRequester()
 			if p.GetRule() {
@@ -207,7 +208,7 @@ func (a *app) permissionsCommand() *cobra.Command {
 			}
 			t.add(
 				p.GetId(), where, thread, by, p.GetBy(), age(at(p.GetUnixMs())),
-				cut(printable(p.GetText()), 80),
+				printable(p.GetText()),
 			)
 		}
 		return objectsOf(m.GetPermissions()), t, nil

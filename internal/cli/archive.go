@@ -143,7 +143,8 @@ has been kept for the archive_retention of the daemon's settings, and goes.`,
 		if err != nil {
 			return nil, nil, err
 		}
-		t := newTable(-1, "ID", "KEY", "OWNER", "SIZE", "ENTRIES", "UNPACKED", "AGE", "REMOVED")
+		t := newTable(-1, "ID", "KEY", "OWNER", "SIZE", "ENTRIES", "UNPACKED", "AGE", "REMOVED").
+			wideOnly("OWNER", "ENTRIES", "UNPACKED")
 		for _, x := range m.GetArchives() {
 			removed := "never"
 			if ms := x.GetExpiresUnixMs(); ms != 0 {

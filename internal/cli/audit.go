@@ -203,7 +203,7 @@ func (a *app) recordsCommand(c *cobra.Command, tail bool) *cobra.Command {
 			return usage(c, "cannot use a negative number of records: give 0 for all")
 		}
 		var told story
-		tells := *out == asTable && req.GetFilter().GetTrace() != "" && !req.GetFollow()
+		tells := *out != asJSON && req.GetFilter().GetTrace() != "" && !req.GetFollow()
 		err = receive(c.Context(), a, records.Show, req, func(m *carrelv1.ShowResponse) error {
 			for _, line := range m.GetLines() {
 				if tells {
@@ -212,8 +212,8 @@ func (a *app) recordsCommand(c *cobra.Command, tail bool) *cobra.Command {
 					}
 					continue
 				}
-				if *out == asTable {
-					line = []byte(printable(auditLine(line)))
+				if *out != asJSON {
+					line = []byte(printable(auditLine(line, out.whole(a.Out))))
 				}
 				if err := emitJSON(a.Out, append(line, '\n')); err != nil {
 					return err
@@ -229,9 +229,12 @@ func (a *app) recordsCommand(c *cobra.Command, tail bool) *cobra.Command {
 	return c
 }
 
-// auditLine is a record in one line, for people. It is not a row of a table, because the
-// widths of later records are not known.
-func auditLine(line []byte) string {
+// shortStamp is stamp without what -o wide adds.
+const shortStamp = "01-02 15:04:05"
+
+// auditLine is a record in one line, for people: all of it if wide, otherwise what fits lineWidth. It is not a row of a
+// table, because the widths of later records are not known.
+func auditLine(line []byte, wide bool) string {
 	var r struct {
 		Seq       int64     `json:"seq"`
 		Time      time.Time `json:"time"`
@@ -258,8 +261,11 @@ func auditLine(line []byte) string {
 	if err := json.Unmarshal(line, &r); err != nil {
 		return printable(string(line))
 	}
-	s := fmt.Sprintf("%6d  %s  %-9s  %-9s  %-12s  %s",
-		r.Seq, r.Time.UTC().Format(stamp), r.Type, r.Principal, r.Workspace, r.Action.Kind)
+	form, when := "%6d  %s  %-8s  %-8s  %-11s  %s", shortStamp
+	if wide {
+		form, when = "%6d  %s  %-9s  %-9s  %-12s  %s", stamp
+	}
+	s := fmt.Sprintf(form, r.Seq, r.Time.UTC().Format(when), r.Type, r.Principal, r.Workspace, r.Action.Kind)
 	if len(r.Action.Argv) > 0 {
 		s += " " + cut(shellQuote(r.Action.Argv), 80)
 	}
@@ -284,6 +290,9 @@ func auditLine(line []byte) string {
 	}
 	if r.Error != "" {
 		s += ": " + printable(r.Error)
+	}
+	if !wide {
+		s = cut(s, lineWidth)
 	}
 	return s
 }

@@ -193,7 +193,7 @@ func (a *app) prints(c *cobra.Command, run func(c *cobra.Command, args []string)
 		case text == nil:
 			return nil
 		}
-		return text.render(a.Out)
+		return out.print(text, a.Out)
 	}
 	return c
 }

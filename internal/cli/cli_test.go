@@ -435,7 +435,7 @@ func TestBadCommandLines(t *testing.T) {
 	for args, text := range map[string]string{
 		"frob":                     `unknown command "frob"`,
 		"ls extra":                 `cannot use the argument "extra"`,
-		"ls -o yaml":               `cannot use --output "yaml": it is not table or json`,
+		"ls -o yaml":               `cannot use --output "yaml": it is not table, wide or json`,
 		"inspect":                  "WORKSPACE is missing",
 		"inspect a b":              `cannot use the argument "b"`,
 		"create --memory lots x":   `cannot use --memory "lots": it is not a size; give`,
@@ -467,7 +467,7 @@ func TestCompletion(t *testing.T) {
 		"__complete inspect ''":      "demo\trunning\nws-2a97516c\tdemo\n",
 		"__complete exec ''":         "demo\trunning\n",
 		"__complete logs demo '":     cmd + "\tsleep 60\n",
-		"__complete ls -o ''":        "table\njson\n",
+		"__complete ls -o ''":        "table\nwide\njson\n",
 		"__complete rm ''":           "demo\trunning\nws-2a97516c\tdemo\n",
 		"__complete r":               "rm\tEnd a workspace's life",
 		"__complete create -v /usr:": "/usr:/workspace\n/usr:~/usr\n",

@@ -39,7 +39,7 @@ owner too.`,
 		}
 		all := m.GetCommands()
 		slices.SortFunc(all, func(x, y *carrelv1.CommandInfo) int { return cmp.Compare(x.GetStartedUnixNs(), y.GetStartedUnixNs()) })
-		t := newTable(2, "COMMAND", "PID", "STATE", "AGE", "PROCS", "KIND", "ARGV")
+		t := newTable(2, "COMMAND", "PID", "STATE", "AGE", "PROCS", "KIND", "ARGV").wideOnly("PROCS").freeText()
 		for _, x := range all {
 			state, kind := "running", "attached"
 			if s := x.GetStatus(); s != nil {
@@ -49,7 +49,7 @@ owner too.`,
 				kind = "detached"
 			}
 			t.add(x.GetCommandId(), strconv.FormatInt(x.GetPid(), 10), state, age(time.Unix(0, x.GetStartedUnixNs())),
-				strconv.Itoa(int(x.GetProcesses())), kind, cut(shellQuote(x.GetArgv()), 60))
+				strconv.Itoa(int(x.GetProcesses())), kind, shellQuote(x.GetArgv()))
 		}
 		return objectsOf(all), t, nil
 	})

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
@@ -49,7 +50,7 @@ record is the line of the log as it stands, or a connection for those who may no
 		if len(args) > 0 && args[0] == "" {
 			return usage(c, "cannot show the connections of %q: name a workspace, or leave the argument out for all", args[0])
 		}
-		l.to, l.json, l.all = a.Out, *out == asJSON, len(args) == 0
+		l.to, l.json, l.wide, l.all = a.Out, *out == asJSON, out.whole(a.Out), len(args) == 0
 		err := a.logConnections(c, args, &l)
 		switch {
 		case !errdefs.IsPermissionDenied(err):
@@ -94,7 +95,7 @@ func (a *app) logConnections(c *cobra.Command, args []string, l *connectionLog) 
 type connectionLog struct {
 	newest          int64 // how many are shown of those that there are; 0 is all
 	follow, refused bool
-	json            bool
+	json, wide      bool
 	all             bool // of every workspace
 	to              *os.File
 
@@ -198,7 +199,10 @@ func (l *connectionLog) printRecord(r *connectionRecord) error {
 	if err := l.head(); err != nil {
 		return err
 	}
-	when := r.Time.UTC().Format(stamp)
+	when := r.Time.UTC().Format(shortStamp)
+	if l.wide {
+		when = r.Time.UTC().Format(stamp)
+	}
 	if u := r.Data.Untold; u.Connections > 0 { // they were before this one
 		text := fmt.Sprintf("%s, %s sent, %s received", counted(u.Connections, "further connection"), bytesText(u.SentBytes),
 			bytesText(u.ReceivedBytes))
@@ -238,19 +242,36 @@ func (r *connectionRecord) verdict() string {
 	return text
 }
 
-// row prints cells. It is not a row of a table, because the widths of later records are not known.
+// logColumn is a column of the log. Its rows are no rows of a table, because the widths of later records are not known.
+type logColumn struct{ short, wide int }
+
+var logColumns = []logColumn{
+	{len(shortStamp), len(stamp)},
+	{len("ws-00000000"), len("ws-00000000")},
+	{20, 28},
+	{0, len("transparent")},
+	{0, len("1023.9 KiB")},
+	{0, len("1023.9 KiB")},
+	{0, 10},
+}
+
+// row prints cells: all with -o wide, otherwise those that fit lineWidth, with what that leaves of the last one.
 func (l *connectionLog) row(cells ...string) error {
-	widths := []int{len(stamp), len("ws-00000000"), 28, len("transparent"), len("1023.9 KiB"), len("1023.9 KiB"), 10}
-	var line []string
-	for i, c := range cells {
-		if i == 1 && !l.all {
+	var line strings.Builder
+	for i, c := range cells[:len(cells)-1] {
+		w := logColumns[i].short
+		if l.wide {
+			w = logColumns[i].wide
+		}
+		if i == 1 && !l.all || w == 0 {
 			continue
 		}
-		if c = printable(c); i < len(cells)-1 {
-			c = fmt.Sprintf("%-*s", widths[i], c)
-		}
-		line = append(line, c)
+		fmt.Fprintf(&line, "%-*s  ", w, printable(c))
 	}
-	_, err := l.to.WriteString(strings.Join(line, "  ") + "\n")
+	last := printable(cells[len(cells)-1])
+	if !l.wide {
+		last = cut(last, max(lineWidth-utf8.RuneCountInString(line.String()), leastText))
+	}
+	_, err := l.to.WriteString(line.String() + last + "\n")
 	return err
 }

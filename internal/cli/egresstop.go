@@ -118,7 +118,7 @@ func (a *app) egressTop(ctx context.Context, args []string, every time.Duration,
 				return err
 			}
 		}
-		if err := seen.table().render(a.Out); err != nil || once {
+		if err := out.print(seen.table(), a.Out); err != nil || once {
 			return err
 		}
 	}
@@ -230,7 +230,8 @@ func (s *hostsSeen) objects() []object {
 }
 
 func (s *hostsSeen) table() *table {
-	t := newTable(-1, "HOST", "OPEN", "SENT/S", "RECEIVED/S", "SENT", "RECEIVED", "ENDED", "REFUSED", "LAST REFUSAL")
+	t := newTable(-1, "HOST", "OPEN", "SENT/S", "RECEIVED/S", "SENT", "RECEIVED", "ENDED", "REFUSED", "LAST REFUSAL").
+		wideOnly("ENDED", "LAST REFUSAL")
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
 	for _, h := range s.sorted() {
 		t.add(printable(h.name), number(h.open), bytesText(int64(h.sentRate)), bytesText(int64(h.recvRate)), bytesText(h.sent),

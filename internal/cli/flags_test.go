@@ -38,7 +38,7 @@ func TestErrorsOfFlags(t *testing.T) {
 		{"top --interval 1ns", "cannot measure every 1ns: give 100ms or more"},
 		{"logs --tail -1 demo", `cannot use --tail "-1": it is not a number of lines; give 0 or more, as in 20, or all`},
 		{"rm --purge=maybe demo", `cannot use --purge "maybe": give true or false, or the flag alone`},
-		{"ls -o yaml", `cannot use --output "yaml": it is not table or json`},
+		{"ls -o yaml", `cannot use --output "yaml": it is not table, wide or json`},
 		{"exec --source cat demo id", `cannot use --source "cat": it is user or llm`},
 		{"audit show --since yesterday", `cannot use --since "yesterday": ` + ago},
 		{"audit tail --until 1y", `cannot use --until "1y": ` + ago},
@@ -67,7 +67,7 @@ func TestEveryFlagNamesItsForms(t *testing.T) {
 		}
 		text := c.FlagErrorFunc()(c, err).Error()
 		rest, ok := strings.CutPrefix(text, "cannot use --"+f.Name+` "?!": `)
-		if !ok || !strings.Contains(rest, "give ") && !strings.Contains(rest, "it is not table or json") || strings.Contains(rest, "?!") {
+		if !ok || !strings.Contains(rest, "give ") && !strings.Contains(rest, "it is not table, wide or json") || strings.Contains(rest, "?!") {
 			t.Errorf("%s: %s", c.CommandPath(), text)
 		}
 	})

@@ -118,12 +118,12 @@ have not ended; one that cannot be asked is shown as unknown.`,
 		Args:    exactly(),
 	}
 	return a.prints(c, func(c *cobra.Command, _ []string) (any, printer, error) {
-		list, t := []object{}, newTable(1, "JOB", "STATUS", "TARGET", "BEGAN", "COMMAND")
+		list, t := []object{}, newTable(1, "JOB", "STATUS", "TARGET", "BEGAN", "COMMAND").freeText()
 		err := onJobs(func(j *steps.Jobs) error {
 			all, broken, err := j.List(c.Context())
 			for _, x := range all {
 				list = append(list, jobObject(x))
-				t.add(string(x.ID), x.Status(), jobTarget(x), age(x.Began), cut(jobCommandText(x), 60))
+				t.add(string(x.ID), x.Status(), jobTarget(x), age(x.Began), jobCommandText(x))
 			}
 			for _, b := range broken {
 				_ = say(a.Err, "carrel: %v\n", b)

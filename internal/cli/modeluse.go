@@ -133,7 +133,7 @@ func (a *app) modelLsCommand() *cobra.Command {
 		if err != nil {
 			return nil, nil, err
 		}
-		t := newTable(-1, "MODEL", "API", "URL", "KEY", "LEFT")
+		t := newTable(-1, "MODEL", "API", "URL", "KEY", "LEFT").wideOnly("URL").freeText()
 		for _, x := range m.GetModels() {
 			key := "the host's"
 			switch x.GetKey() {
@@ -239,14 +239,15 @@ model, or all that you may reach, and then users with all of their workspaces.`,
 		if err != nil {
 			return nil, nil, err
 		}
-		t := newTable(-1, "WORKSPACE", "KEY", "OWNER", "MODEL", "TODAY", "TOKENS", "IN ALL", "TOKENS", "MONEY", "LEFT")
+		t := newTable(-1, "WORKSPACE", "KEY", "OWNER", "TODAY", "TOKENS", "IN ALL", "ALL TOKENS", "MONEY", "LEFT").
+			wideOnly("WORKSPACE", "OWNER", "IN ALL", "ALL TOKENS").freeText()
 		number := func(n int64) string { return strconv.FormatInt(n, 10) }
 		for _, u := range m.GetUsage() {
 			name, key := u.GetWorkspace(), keyText(u.GetKey())
 			if name == "" {
-				name, key = "(all)", ""
+				name, key = "", "(all)"
 			}
-			t.add(name, key, u.GetOwner(), "", number(u.GetToday().GetRequests()), number(u.GetToday().GetTokens()),
+			t.add(name, key, u.GetOwner(), number(u.GetToday().GetRequests()), number(u.GetToday().GetTokens()),
 				number(u.GetWhole().GetRequests()), number(u.GetWhole().GetTokens()), u.GetWhole().GetMoney(),
 				leftText(u.GetBudget(), u.GetToday(), u.GetWhole()))
 			if ref == "" {
@@ -258,7 +259,7 @@ model, or all that you may reach, and then users with all of their workspaces.`,
 			}
 			for _, x := range u.GetWhole().GetByModel() { // names that programs chose
 				now := today[x.GetModel()]
-				t.add("", "", "", printable(cut(x.GetModel(), 48)), number(now.GetRequests()), number(now.GetTokens()), number(x.GetRequests()),
+				t.add("", "  "+printable(cut(x.GetModel(), 48)), "", number(now.GetRequests()), number(now.GetTokens()), number(x.GetRequests()),
 					number(x.GetTokens()), x.GetMoney(), "")
 			}
 		}

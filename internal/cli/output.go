@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -25,14 +26,15 @@ type format string
 
 const (
 	asTable format = "table"
+	asWide  format = "wide" // a table with all columns, for terminals
 	asJSON  format = "json"
 )
 
 // outputFlag adds -o to a command that prints data.
 func outputFlag(c *cobra.Command) *format {
 	f := asTable
-	c.Flags().VarP(&f, "output", "o", "how to print: table or json")
-	completeFrom(c, "output", string(asTable), string(asJSON))
+	c.Flags().VarP(&f, "output", "o", "how to print: table, wide or json")
+	completeFrom(c, "output", string(asTable), string(asWide), string(asJSON))
 	return &f
 }
 
@@ -42,14 +44,14 @@ func completeFrom(c *cobra.Command, flag string, values ...string) {
 }
 
 func (f *format) String() string { return string(*f) }
-func (f *format) Type() string   { return "table|json" }
+func (f *format) Type() string   { return "table|wide|json" }
 func (f *format) Set(s string) error {
 	switch format(s) {
-	case asTable, asJSON:
+	case asTable, asWide, asJSON:
 		*f = format(s)
 		return nil
 	default:
-		return errors.New("it is not table or json")
+		return errors.New("it is not table, wide or json")
 	}
 }
 
@@ -121,14 +123,61 @@ type table struct {
 	rows [][]string
 	// state is the column that is coloured by its value, if not negative.
 	state int
+	// minor are the columns, by their heads, that are left out on terminals.
+	minor []string
+	// free says that the last column is free text, which is cut to what lineWidth leaves.
+	free bool
+	// folded says that the last column goes on in further lines, on terminals.
+	folded bool
+	// fit says that a row has to fit lineWidth; see format.whole.
+	fit bool
 }
 
-// newTable returns a table with a head.
-func newTable(state int, head ...string) *table { return &table{[][]string{head}, state} }
+// newTable returns a table with a head. Its rows fit lineWidth with ordinary data: TestTablesFit.
+func newTable(state int, head ...string) *table { return &table{rows: [][]string{head}, state: state} }
+
+// wideOnly leaves columns to -o wide on terminals.
+func (t *table) wideOnly(heads ...string) *table {
+	t.minor = heads
+	return t
+}
+
+// freeText says that the last column is free text.
+func (t *table) freeText() *table {
+	t.free = true
+	return t
+}
+
+// Bounds of a last column of free text: it keeps leastText columns, and has mostText with -o wide.
+const (
+	leastText = 16
+	mostText  = 240
+)
+
+// whole reports whether nothing is left out or cut: with -o wide, and where no person reads it in a window.
+func (f format) whole(to *os.File) bool { return f == asWide || !isTerminal(to) }
+
+// print prints for people what may have tables.
+func (f format) print(p printer, to *os.File) error {
+	f.apply(p, to)
+	return p.render(to)
+}
+
+func (f format) apply(p printer, to *os.File) {
+	switch p := p.(type) {
+	case *table:
+		p.fit = !f.whole(to)
+	case *shaped:
+		p.fit = !f.whole(to)
+	case both:
+		f.apply(p[0], to)
+		f.apply(p[1], to)
+	}
+}
 
 // pairs is a table of names and values, without those that are empty.
 func pairs(rows ...[2]string) *table {
-	t := &table{state: -1}
+	t := &table{state: -1, folded: true}
 	for _, r := range rows {
 		if r[1] != "" {
 			t.add(r[0], r[1])
@@ -153,6 +202,19 @@ func (t text) render(f *os.File) error {
 func say(f *os.File, format string, args ...any) error { return textf(format, args...).render(f) }
 
 func textf(format string, args ...any) text { return text(fmt.Sprintf(format, args...)) }
+
+// shaped is a text with another form for terminals.
+type shaped struct {
+	whole, narrow text
+	fit           bool // see table
+}
+
+func (s *shaped) render(f *os.File) error {
+	if s.fit {
+		return s.narrow.render(f)
+	}
+	return s.whole.render(f)
+}
 
 // lines is text of one line for each.
 func lines(all []string) text {
@@ -187,6 +249,9 @@ func jsonLine(f *os.File, v any) error {
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
 func (t *table) render(f *os.File) error {
+	if t.fit && len(t.minor) > 0 {
+		t.narrow()
+	}
 	var widths []int
 	for _, r := range t.rows {
 		for i := range r {
@@ -198,13 +263,31 @@ func (t *table) render(f *os.File) error {
 			widths[i] = max(widths[i], utf8.RuneCountInString(c))
 		}
 	}
+	if t.free && len(widths) > 0 {
+		last, room := len(widths)-1, mostText
+		if t.fit {
+			room = lineWidth
+			for _, w := range widths[:last] {
+				room -= w + 2
+			}
+		}
+		for _, r := range t.rows {
+			if len(r) == len(widths) {
+				r[last] = cut(r[last], max(room, leastText))
+			}
+		}
+	}
 	colour := colours(f)
 	var b strings.Builder
 	for n, r := range t.rows {
+		if at := len(r) - 1; t.folded && t.fit && at == 1 && utf8.RuneCountInString(r[1]) > lineWidth-widths[0]-2 {
+			indent := strings.Repeat(" ", widths[0]+2)
+			r[1] = strings.TrimSuffix(strings.TrimPrefix(wrap(r[1], indent), indent), "\n")
+		}
 		for i, c := range r {
-			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c)+2)
-			if i == len(r)-1 {
-				pad = ""
+			pad := ""
+			if i < len(r)-1 {
+				pad = strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c)+2)
 			}
 			if colour && n > 0 && i == t.state && stateColours[c] != plain {
 				c = "\x1b[" + stateColours[c] + "m" + c + "\x1b[0m"
@@ -215,6 +298,29 @@ func (t *table) render(f *os.File) error {
 	}
 	_, err := io.WriteString(f, b.String())
 	return err
+}
+
+// narrow removes the columns that are left to -o wide.
+func (t *table) narrow() {
+	var keep []int
+	state := -1
+	for i, head := range t.rows[0] {
+		if slices.Contains(t.minor, head) {
+			continue
+		}
+		if i == t.state {
+			state = len(keep)
+		}
+		keep = append(keep, i)
+	}
+	for n, r := range t.rows {
+		cells := make([]string, len(keep))
+		for to, from := range keep {
+			cells[to] = r[from]
+		}
+		t.rows[n] = cells
+	}
+	t.state, t.minor = state, nil
 }
 
 // printable makes text from outside safe for a terminal: if a character is not printable, the

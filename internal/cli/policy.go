@@ -258,7 +258,7 @@ those of --policy.`,
 		}
 		q.Command = args[0]
 		d := e.Decide(q)
-		return d, text(explained(&d)), nil
+		return d, explained(&d, ""), nil
 	})
 }
 
@@ -287,13 +287,18 @@ func (a *app) explainFor(c *cobra.Command, workspace, source, line string) (any,
 		Verified  bool   `json:"verified"`
 		Assumed   bool   `json:"assumed"`
 	}{d, workspace, m.GetVerified(), m.GetAssumed()}
-	return shown, text(fmt.Sprintf("workspace %s: %s\n%s", workspace, how, explained(&d))), nil
+	return shown, explained(&d, fmt.Sprintf("workspace %s: %s\n", workspace, how)), nil
 }
 
-// explained is a decision for people.
-func explained(d *policy.Decision) string {
+// explained is a decision for people, after a head.
+func explained(d *policy.Decision, head string) *shaped {
+	return &shaped{whole: text(head + explanation(d, false)), narrow: text(head + explanation(d, true))}
+}
+
+// explanation is the text of a decision, with reasons in lines that fit.
+func explanation(d *policy.Decision, fit bool) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s  risk %d  profile %s  policy %s\n", d.Level, d.RiskScore, d.Profile, d.Policy)
+	fmt.Fprintf(&b, "%s  risk %d  profile %s\npolicy %s\n", d.Level, d.RiskScore, d.Profile, d.Policy)
 	for _, s := range d.Segments {
 		fmt.Fprintf(&b, "\n%q", cmp.Or(s.Text, "(the whole text)"))
 		if s.Via != "" {
@@ -304,7 +309,11 @@ func explained(d *policy.Decision) string {
 			fmt.Fprintf(&b, "  capabilities: %s\n", strings.Join(s.Capabilities, ", "))
 		}
 		for i, id := range s.MatchedRules {
-			fmt.Fprintf(&b, "  %s: %q\n", id, s.Reasons[i])
+			reason := fmt.Sprintf("  %s: %q\n", id, s.Reasons[i])
+			if fit {
+				reason = strings.TrimPrefix(wrap(reason, "    "), "  ")
+			}
+			b.WriteString(reason)
 		}
 	}
 	if d.NeverWhitelist {

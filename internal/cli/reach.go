@@ -313,7 +313,7 @@ refused then unless a rule names it. The exit code is 1 if a host is refused.`,
 		if err != nil {
 			return nil, nil, err
 		}
-		t := newTable(-1, "HOST", "VERDICT", "WHY", "SECRETS")
+		t, hints := newTable(-1, "HOST", "VERDICT", "WHY", "SECRETS"), []string{}
 		all := []object{}
 		for i, v := range m.GetVerdicts()[:min(len(m.GetVerdicts()), len(args)-1)] {
 			verdict := "allowed"
@@ -331,17 +331,25 @@ refused then unless a rule names it. The exit code is 1 if a host is refused.`,
 				{"reason", v.GetReason()},
 				{"secrets", append([]string{}, v.GetSecrets()...)},
 			})
-			why := "no rule names it; allow it with: carrel egress allow " + args[0] + " " + v.GetHost()
+			why, rule := v.GetReason(), v.GetHost()
 			if request := requestRule(args[1+i], v.GetHost()); request != "" {
-				why = v.GetReason()
-				if strings.HasSuffix(why, "no rule allows it") {
-					why = "no rule names it; allow it with: carrel egress allow " + args[0] + " '" + request + "'"
-				}
+				rule = "'" + request + "'"
+			} else {
+				why = "no rule names it"
 			}
-			if v.GetRule() != "" {
+			if strings.HasSuffix(why, "no rule allows it") {
+				why = "no rule names it"
+			}
+			switch {
+			case v.GetRule() != "":
 				why = "rule " + v.GetRule()
+			case why == "no rule names it":
+				hints = append(hints, "Allow it with: carrel egress allow "+args[0]+" "+rule)
 			}
 			t.add(printable(v.GetHost()), verdict, printable(why), printable(strings.Join(v.GetSecrets(), ", ")))
+		}
+		if len(hints) > 0 {
+			return all, both{t, lines(append([]string{""}, hints...))}, nil
 		}
 		return all, t, nil
 	})

@@ -87,9 +87,9 @@ named on stderr.`,
 				return nil, nil, err
 			}
 		}
-		t, list := newTable(-1, "NAME", "TITLE", "STEPS", "FILE"), []object{}
+		t, list := newTable(-1, "NAME", "STEPS", "FILE", "TITLE").wideOnly("FILE").freeText(), []object{}
 		for _, r := range all {
-			t.add(r.Name, r.Title, fmt.Sprint(len(r.Steps)), r.File)
+			t.add(r.Name, fmt.Sprint(len(r.Steps)), r.File, r.Title)
 			list = append(list, object{{"name", r.Name}, {"title", r.Title}, {"match", r.Match}, {"file", r.File}})
 		}
 		return list, t, nil

@@ -181,7 +181,7 @@ func (a *app) secretLsCommand() *cobra.Command {
 		if err != nil {
 			return nil, nil, err
 		}
-		t := newTable(-1, "SECRET", "HOSTS", "HEADERS", "REQUESTS", "OWNER", "STORED", "ROTATED")
+		t := newTable(-1, "SECRET", "HOSTS", "HEADERS", "REQUESTS", "OWNER", "STORED", "ROTATED").wideOnly("OWNER", "STORED")
 		for _, x := range m.GetSecrets() {
 			rotated := "never"
 			if ms := x.GetRotatedUnixMs(); ms != 0 {

@@ -251,24 +251,24 @@ func sessionsOf(ctx context.Context, client *carrel.Client, workspace string) ([
 	}), err
 }
 
-func (a *app) listSessions(ctx context.Context, client *carrel.Client, workspace string, as format) error {
+func (a *app) listSessions(ctx context.Context, client *carrel.Client, workspace string, f format) error {
 	all, err := sessionsOf(ctx, client, workspace)
 	if err != nil {
 		return err
 	}
-	if as == asJSON {
+	if f == asJSON {
 		return a.printJSON(objectsOf(all))
 	}
-	t := newTable(2, "SESSION", "COMMAND", "AGE", "CLIENTS", "SIZE", "RECORDED", "ARGV")
+	t := newTable(2, "SESSION", "COMMAND", "AGE", "CLIENTS", "SIZE", "RECORDED", "ARGV").freeText()
 	for _, x := range all {
 		recorded := "no"
 		if x.GetRecorded() {
 			recorded = "yes"
 		}
 		t.add(x.GetSession(), x.GetCommandId(), age(time.Unix(0, x.GetStartedUnixNs())), strconv.Itoa(int(x.GetClients())),
-			fmt.Sprintf("%dx%d", x.GetSize().GetCols(), x.GetSize().GetRows()), recorded, cut(shellQuote(x.GetArgv()), 60))
+			fmt.Sprintf("%dx%d", x.GetSize().GetCols(), x.GetSize().GetRows()), recorded, shellQuote(x.GetArgv()))
 	}
-	return t.render(a.Out)
+	return f.print(t, a.Out)
 }
 
 func (a *app) killSession(ctx context.Context, client *carrel.Client, workspace, session string) error {

@@ -188,9 +188,9 @@ func (a *app) taskLsCommand() *cobra.Command {
 		if err != nil {
 			return nil, nil, err
 		}
-		t := newTable(-1, "TASK", "STATE", "BEGAN", "MESSAGES", "COMMAND")
+		t := newTable(-1, "TASK", "STATE", "BEGAN", "MESSAGES", "COMMAND").wideOnly("MESSAGES").freeText()
 		for _, x := range m.GetTasks() {
-			t.add(x.GetId(), x.GetState(), clock(x.GetBeganUnixMs()), fmt.Sprint(x.GetLast()), cut(shellQuote(x.GetArgv()), 48))
+			t.add(x.GetId(), x.GetState(), clock(x.GetBeganUnixMs()), fmt.Sprint(x.GetLast()), shellQuote(x.GetArgv()))
 		}
 		return objectsOf(m.GetTasks()), t, nil
 	})

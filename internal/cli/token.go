@@ -206,7 +206,8 @@ func (a *app) tokenLsCommand() *cobra.Command {
 		if !all {
 			list = slices.DeleteFunc(list, func(t *carrelv1.Token) bool { return t.GetState() != goodToken })
 		}
-		t := newTable(1, "TOKEN", "STATE", "ROLES", "OWNER", "WORKSPACES", "EXPIRES", "LAST USED", "NAME")
+		t := newTable(1, "TOKEN", "STATE", "ROLES", "OWNER", "WORKSPACES", "EXPIRES", "LAST USED", "NAME").
+			wideOnly("OWNER", "LAST USED").freeText()
 		for _, x := range list {
 			used := "never"
 			if ms := x.GetLastUsedUnixMs(); ms != 0 {

@@ -37,7 +37,7 @@ itself, and its own ID undoes it.`,
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // the first change makes it
 			return nil, nil, err
 		}
-		t := newTable(-1, "CHANGE", "STATE", "FILES")
+		t := newTable(-1, "CHANGE", "STATE", "FILES").freeText()
 		list := []object{}
 		for _, r := range all {
 			state := changeState(r.Conflict, r.Undone)

@@ -96,7 +96,7 @@ func (a *app) top(ctx context.Context, refs []string, every time.Duration, out f
 				return err
 			}
 		}
-		if err := a.printUsage(usageOf(last, now)); err != nil || once {
+		if err := a.printUsage(usageOf(last, now), out); err != nil || once {
 			return err
 		}
 		last = now
@@ -129,7 +129,7 @@ func usageOf(before, now *carrelv1.StatsResponse) []measured {
 	return all
 }
 
-func (a *app) printUsage(all []measured) error {
+func (a *app) printUsage(all []measured, f format) error {
 	known := func(n int64, text func(int64) string) string {
 		if n < 0 {
 			return "-"
@@ -137,7 +137,8 @@ func (a *app) printUsage(all []measured) error {
 		return text(n)
 	}
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
-	t := newTable(2, "NAME", "KEY", "STATE", "CPU", "MEMORY", "LIMIT", "PIDS", "OOM", "READ", "WRITTEN", "DISK")
+	t := newTable(2, "NAME", "KEY", "STATE", "CPU", "MEMORY", "LIMIT", "PIDS", "OOM", "READ", "WRITTEN", "DISK").
+		wideOnly("LIMIT", "OOM", "READ", "WRITTEN")
 	for _, u := range all {
 		cpu := "-"
 		if u.percent >= 0 {
@@ -148,7 +149,7 @@ func (a *app) printUsage(all []measured) error {
 			known(u.GetPids(), number)+"/"+number(u.GetLimits().GetPids()), known(u.GetOomKills(), number),
 			known(u.GetReadBytes(), bytesText), known(u.GetWrittenBytes(), bytesText), known(u.GetDiskBytes(), bytesText))
 	}
-	return t.render(a.Out)
+	return f.print(t, a.Out)
 }
 
 func (a *app) eventsCommand() *cobra.Command {

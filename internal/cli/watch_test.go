@@ -54,7 +54,7 @@ func TestTopEndsWithQ(t *testing.T) {
 	buf := make([]byte, 4096)
 	until := func(n int) {
 		t.Helper()
-		for strings.Count(seen.String(), "WRITTEN") < n {
+		for strings.Count(seen.String(), "MEMORY") < n {
 			got, err := master.Read(buf)
 			if err != nil {
 				t.Fatalf("%v after %q", err, seen.String())

@@ -186,7 +186,7 @@ of destroyed ones, and when each is removed.`,
 		var t *table
 		var data any
 		if retained {
-			t = newTable(2, "NAME", "KEY", "OWNER", "DESTROYED", "REMOVED", "HOME")
+			t = newTable(2, "NAME", "KEY", "OWNER", "DESTROYED", "REMOVED", "HOME").wideOnly("OWNER", "HOME")
 			for _, r := range m.GetRetained() {
 				removed := "never"
 				if ms := r.GetExpiresUnixMs(); ms != 0 {
@@ -443,7 +443,7 @@ until then. With --purge it is removed at once.`,
 				return err
 			}
 			views = append(views, object{{"workspace", ref}, {"retained_home", m.GetRetainedHome()}})
-			if *out == asTable && m.GetRetainedHome() != "" {
+			if *out != asJSON && m.GetRetainedHome() != "" {
 				if _, err := fmt.Fprintln(a.Out, m.GetRetainedHome()); err != nil {
 					return err
 				}

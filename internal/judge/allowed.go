@@ -78,7 +78,7 @@ func (a *allowed) pass(r *operation.Request, argv []string, asks *Judgement) (*J
 		if whole >= 0 {
 			u = rules[whole]
 		}
-		if u == nil || s.NeverWhitelist || !u.has(s.Capabilities) {
+		if u == nil || s.NeverWhitelist || s.NoRule || !u.has(s.Capabilities) {
 			return nil, nil
 		}
 		s.Level = policy.Safe
@@ -88,7 +88,8 @@ func (a *allowed) pass(r *operation.Request, argv []string, asks *Judgement) (*J
 			used = append(used, u)
 		}
 	}
-	if len(used) == 0 || d.NeverWhitelist && slices.ContainsFunc(d.Segments, func(s policy.Segment) bool { return s.Level != policy.Safe }) {
+	waits := func(s policy.Segment) bool { return s.Level != policy.Safe }
+	if len(used) == 0 || (d.NeverWhitelist || d.NoRule) && slices.ContainsFunc(d.Segments, waits) {
 		return nil, nil
 	}
 	d.Level, d.MatchedRules = policy.Safe, slices.Clone(d.MatchedRules)
@@ -128,7 +129,7 @@ func (j *Judge) Shape(argv []string, shape approval.Shape) (capabilities []strin
 		switch {
 		case d.Level == policy.Block:
 			return nil, never(words, "the policy blocks it", d, "an administrator sets the policy")
-		case d.Level == policy.Confirm && d.NeverWhitelist && (d == &inside || inside.Level == policy.Safe):
+		case d.Level == policy.Confirm && (d.NeverWhitelist || d.NoRule) && (d == &inside || inside.Level == policy.Safe):
 			return nil, never(words, "no answer to such a command is remembered", d,
 				"have each one answered (\"carrel approvals\"), or make the rule of the policy milder (docs/policy/rules.md)")
 		}

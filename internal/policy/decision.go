@@ -101,6 +101,8 @@ type Decision struct {
 	LegacyRules []string `json:"legacy_rules,omitempty"`
 	// NeverWhitelist says that no answer to it may be remembered.
 	NeverWhitelist bool `json:"never_whitelist"`
+	// NoRule says that an answer to it may be remembered for a thread, and no rule may be written that allows it.
+	NoRule bool `json:"-"`
 	// Reasons explains the level to a person, the strictest reason first.
 	Reasons []string `json:"reasons"`
 	// Segments holds the commands that were judged, each followed by those it contains.
@@ -129,6 +131,8 @@ type Segment struct {
 	// Words are what will run, of a decision that asks; nil if not every word is known as it is written, or if
 	// something around the command changes what it does.
 	Words []string `json:"-"`
+	// NoRule is that of the command; see Decision.
+	NoRule bool `json:"-"`
 	// Inner says that the command is in the words of the one before.
 	Inner bool `json:"-"`
 }

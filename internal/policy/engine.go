@@ -231,6 +231,7 @@ func (e *Engine) combine(q *Question, profile Profile, llm bool, whole string, r
 		u.paths = pathCandidates(u.paths, s)
 		room.tokens, room.paths = u.tokens, u.paths
 		out := Segment{Text: s.text, Program: s.program, Via: s.via}
+		s.changes = s.caps&^harmless != 0
 		var spoken Set
 		var segRules []*rule
 		for _, i := range e.index.find(&u, &room.candidates, e.Rules()) {
@@ -249,6 +250,7 @@ func (e *Engine) combine(q *Question, profile Profile, llm bool, whole string, r
 		for _, r := range segRules {
 			out.Level = max(out.Level, r.level)
 			out.RiskScore = max(out.RiskScore, r.risk)
+			s.more = s.more || r.beyond(s.wraps)
 			out.MatchedRules = append(out.MatchedRules, r.id)
 			out.NeverWhitelist = out.NeverWhitelist || r.neverWhitelist
 			why := r.reason
@@ -273,7 +275,7 @@ func (e *Engine) combine(q *Question, profile Profile, llm bool, whole string, r
 			s.caps |= r.known
 		}
 		if open := s.caps &^ spoken &^ harmless; open != 0 {
-			unspoken = true
+			unspoken, s.more = true, true
 			out.Level = max(out.Level, Confirm)
 			out.RiskScore = max(out.RiskScore, 50)
 			out.MatchedRules = append(out.MatchedRules, "default")
@@ -289,10 +291,17 @@ func (e *Engine) combine(q *Question, profile Profile, llm bool, whole string, r
 		}
 		out.Capabilities = s.caps.Names()
 		caps |= s.caps
+		d.Segments = append(d.Segments, out)
+	}
+	for i := range segs {
+		out := &d.Segments[i]
+		if profile != Workspace && eases(segs, i) {
+			out.RiskScore, out.NoRule, out.NeverWhitelist = easedRisk, out.NeverWhitelist, false
+		}
+		d.NoRule = d.NoRule || out.NoRule
 		d.Level = max(d.Level, out.Level)
 		d.RiskScore = max(d.RiskScore, out.RiskScore)
 		d.NeverWhitelist = d.NeverWhitelist || out.NeverWhitelist
-		d.Segments = append(d.Segments, out)
 	}
 	if d.Level == Confirm {
 		plain := room.facts.Plain()

@@ -17,3 +17,6 @@ func BreakRule(e *Engine) {
 	e.rules = append(e.rules, nil)
 	e.index.always = append(e.index.always, int32(len(e.rules)-1))
 }
+
+// EasedRisk is the score of a wrapper around a command that looks.
+const EasedRisk = easedRisk

@@ -54,6 +54,12 @@ type segment struct {
 	// nested says that the facts include its shell texts.
 	nested bool
 	fact   *shell.Command // nil for a command in words
+	// top says that it is a command of the text itself, and not within another's words.
+	top bool
+	// wraps is what a command does that only runs the commands after it; changes and more are what the rules found: it does
+	// more than look, and a rule asks for more than a model's first run or the wrapping.
+	wraps         Capability
+	changes, more bool
 }
 
 // effect is a capability and the word that gives it.
@@ -103,7 +109,7 @@ func (j *judge) all() {
 		if s == nil {
 			return
 		}
-		s.index, s.fact = i, c
+		s.index, s.fact, s.top = i, c, j.depth == 0
 		j.byFact[i] = s
 		if j.outside != nil && !c.Context.Subshell {
 			j.dir, j.outside = *j.outside, nil
@@ -114,6 +120,9 @@ func (j *judge) all() {
 		j.command(s)
 		j.sends(s)
 		j.standing(s, c)
+	}
+	for _, s := range j.byFact {
+		s.wraps = j.wraps(s)
 	}
 	j.fetched()
 }

@@ -148,7 +148,8 @@ func (j *judge) s3(s *segment, w shell.Word) {
 }
 
 var (
-	loopback = lazy(`^unix:|^/|^(?:https?|ftp|tcp|ws|wss|redis|postgres(?:ql)?|mysql)?(?:://)?(?:[^@/\s]*@)?(?:localhost|` +
+	// In what stands before an @ there is no ?, # or \: http://h.example#@localhost/ is a page of h.example.
+	loopback = lazy(`^unix:|^/|^(?:https?|ftp|tcp|ws|wss|redis|postgres(?:ql)?|mysql)?(?:://)?(?:[^@/\s?#\\]*@)?(?:localhost|` +
 		`127(?:\.[0-9]+){3}|\[::1\]|::1|0\.0\.0\.0)(?::[0-9]+)?(?:[/?#].*)?$`)
 	metadata = lazy(`169\.254\.169\.254|metadata\.google\.internal|100\.100\.100\.200|fd00:ec2::254|169\.254\.170\.2`)
 )

@@ -176,6 +176,14 @@ func init() { //nolint:gochecknoinits // roles refer to functions that refer to 
 			}
 			j.pathEffect(s, w, accessRead)
 		})},
+		// A profile for pprof; that of a program on this machine is like a file.
+		{name: "profile", apply: each(func(j *judge, s *segment, w shell.Word) {
+			if remotePath(w.Text) && !w.Dynamic && loopback.MatchString(w.Text) && !strings.HasPrefix(w.Text, "unix:") {
+				s.add(NetworkQuery, w.Text)
+				return
+			}
+			roles["from"].apply(j, s, []shell.Word{w})
+		})},
 		{name: "to", apply: each(func(j *judge, s *segment, w shell.Word) {
 			if remotePath(w.Text) {
 				s.add(NetworkOut, w.Text)

@@ -21,6 +21,7 @@ func init() { //nolint:gochecknoinits // they refer to functions that refer to t
 		"python":   (*judge).python,
 		"sudo":     (*judge).sudo,
 		"unset":    (*judge).unset,
+		"history":  (*judge).history,
 		"shell":    (*judge).shellProgram,
 		"kubectl":  (*judge).kubectl,
 		"wget":     (*judge).wget,
@@ -413,6 +414,16 @@ func (j *judge) unset(s *segment, p *parsed, _ []shell.Word) {
 			s.add(LogTamper, "unset "+w.Text)
 		}
 	}
+}
+
+// history without a word, as all that is run, prints what whoever asks typed. In a longer text it may print what the text had
+// read, and as an argument vector it is no builtin.
+func (j *judge) history(s *segment, _ *parsed, _ []shell.Word) {
+	if j.q.Command == "" || j.depth > 0 || s.fact == nil || len(j.facts.Commands) != 1 || len(s.words) != 1 || !j.facts.Plain() ||
+		len(j.facts.Loops) > 0 || len(s.fact.Assigns)+len(s.fact.Redirects)+len(j.q.Env) > 0 || s.fact.Context != (shell.Context{}) {
+		return
+	}
+	s.drop(SetOf(SecretRead))
 }
 
 // kubectl judges the kinds of resources that are read.

@@ -173,8 +173,9 @@ func installed(t *testing.T) {
 	}
 	allActive(t, "inactive") // a package starts nothing by itself
 	must(t, "systemd-analyze", "verify", "--man=no", "carrel.target", "carrel-broker.service", "carreld.service", "carreld.socket")
-	// In tenths: at most 3.
+	// In tenths: at most 3, and 7 for what has root; docs/operations.md says what remains.
 	must(t, "systemd-analyze", "security", "--threshold=30", "--no-pager", "carreld.service")
+	must(t, "systemd-analyze", "security", "--threshold=70", "--no-pager", "carrel-broker.service")
 }
 
 func started(t *testing.T) {
