@@ -178,6 +178,20 @@ class Approvals:
         """Refuses it."""
         return await self.answer(approval, "deny", reason=reason)
 
+    async def allow(self, argv: Sequence[str], *, workspace: str = "", everybody: bool = False) -> m.Permission:
+        """Lets commands of a shape pass unasked, until revoke. Without a workspace it is for all of the caller's. No token may do it."""
+        r = m.AllowCommandRequest(argv=list(argv), workspace=workspace, everybody=everybody)
+        return (await self._client.call(m.ApprovalService.AllowCommand, r)).permission or m.Permission()
+
+    async def permissions(self, *, workspace: str = "", thread: str = "") -> List[m.Permission]:
+        """What answers for a thread, and allow, let pass."""
+        r = m.ListPermissionsRequest(workspace=workspace, thread=thread)
+        return (await self._client.call(m.ApprovalService.ListPermissions, r)).permissions
+
+    async def revoke(self, permission: str) -> None:
+        """Takes a permission back."""
+        await self._client.call(m.ApprovalService.RevokePermission, m.RevokePermissionRequest(id=permission))
+
     async def watch(self) -> Items[m.Approval]:
         """Those that are pending, and from then on each as it changes."""
         async with aclosing(self._client.watch(m.ApprovalService.WatchApprovals, m.WatchApprovalsRequest())) as s:

@@ -179,6 +179,20 @@ class Approvals:
         """Refuses it."""
         return self.answer(approval, "deny", reason=reason)
 
+    def allow(self, argv: Sequence[str], *, workspace: str = "", everybody: bool = False) -> m.Permission:
+        """Lets commands of a shape pass unasked, until revoke. Without a workspace it is for all of the caller's. No token may do it."""
+        r = m.AllowCommandRequest(argv=list(argv), workspace=workspace, everybody=everybody)
+        return (self._client.call(m.ApprovalService.AllowCommand, r)).permission or m.Permission()
+
+    def permissions(self, *, workspace: str = "", thread: str = "") -> List[m.Permission]:
+        """What answers for a thread, and allow, let pass."""
+        r = m.ListPermissionsRequest(workspace=workspace, thread=thread)
+        return (self._client.call(m.ApprovalService.ListPermissions, r)).permissions
+
+    def revoke(self, permission: str) -> None:
+        """Takes a permission back."""
+        self._client.call(m.ApprovalService.RevokePermission, m.RevokePermissionRequest(id=permission))
+
     def watch(self) -> Items[m.Approval]:
         """Those that are pending, and from then on each as it changes."""
         with closing(self._client.watch(m.ApprovalService.WatchApprovals, m.WatchApprovalsRequest())) as s:

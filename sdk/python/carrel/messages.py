@@ -3218,8 +3218,8 @@ class PortService:
     # response comes when it is open. Nothing needs to listen yet.
     Publish: Final[Method[PublishRequest, PublishResponse]] = Method("PortService/Publish", PublishRequest, PublishResponse, "server", False)
 
-    # Connect is one connection. The first request message must be `start`. It needs HTTP/2. The end of what the client sends is the
-    # end of that direction; the other goes on. A stream that ends with an error broke off.
+    # Connect is one connection. The first request message must be `start`. It needs HTTP/2, or Connect's protocol over HTTP/1.1.
+    # The end of what the client sends is the end of that direction; the other goes on. A stream that ends with an error broke off.
     Connect: Final[Method[ConnectRequest, ConnectResponse]] = Method("PortService/Connect", ConnectRequest, ConnectResponse, "both", False)
 
 
