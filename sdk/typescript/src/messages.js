@@ -63,6 +63,7 @@ export const schema = {
     ['reachApproved', 'string', 'many'],
     ['models', 'message', 'many', 'ModelUse'],
     ['modelBudget', 'message', 'opt', 'ModelBudget'],
+    ['secretFiles', 'string', 'many'],
   ],
   ModelUse: [
     ['name', 'string', 'one'],
@@ -91,6 +92,7 @@ export const schema = {
     ['secrets', 'string', 'many'],
     ['models', 'message', 'many', 'ModelUse'],
     ['modelBudget', 'message', 'opt', 'ModelBudget'],
+    ['secretFiles', 'string', 'many'],
   ],
   CreateResponse: [
     ['workspace', 'message', 'opt', 'Workspace'],
@@ -170,6 +172,7 @@ export const schema = {
     ['models', 'message', 'many', 'ModelUse'],
     ['modelsRemove', 'string', 'many'],
     ['modelBudget', 'message', 'opt', 'ModelBudget'],
+    ['secretFiles', 'string', 'many'],
   ],
   UpdateResponse: [
     ['workspace', 'message', 'opt', 'Workspace'],
