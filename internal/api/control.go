@@ -52,6 +52,10 @@ func (s workspaces) Update(ctx context.Context, req *request[carrelv1.UpdateRequ
 		Secrets: workspace.SecretsChange{Add: m.GetSecrets(), Remove: m.GetSecretsRemove()},
 		Models:  workspace.ModelsChange{Add: modelUsesFrom(m.GetModels()), Remove: m.GetModelsRemove()},
 	}
+	if c.Secrets.Files, err = workspace.ParseSecretFiles(m.GetSecretFiles()); err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	c.Secrets.Add = workspace.SecretNamesOf(c.Secrets.Add, c.Secrets.Files)
 	if c.Models.Budget, err = modelBudgetFrom(m.GetModelBudget()); err != nil {
 		return nil, errcode.ToWire(err)
 	}

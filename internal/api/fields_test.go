@@ -30,6 +30,8 @@ var values = map[string][2]any{
 	"ServeStart.task_id":            {"c-0123456789abcdef", "c-fedcba9876543210"},
 	"ServeStart.remotes":            {"web-1", "web-2"},
 	"CreateRequest.allow":           {"userns", "io_uring"},
+	"CreateRequest.secret_files":    {"A_KEY=.config/a", "B_KEY=b"},
+	"UpdateRequest.secret_files":    {"A_KEY=.config/a", "B_KEY=b"},
 	"CreateTokenRequest.owner":      {"uid:1000", "uid:1001"},
 	"CreateTokenRequest.roles":      {"agent", "operator"},
 	"GetApprovalRequest.id":         {"ap-0123456789abcdef", "ap-fedcba9876543210"},

@@ -38,6 +38,10 @@ func (s workspaces) Create(ctx context.Context, req *request[carrelv1.CreateRequ
 		Reach: workspace.Reach{Allow: m.GetReachAllow(), Ask: m.GetReachAsk(), Deny: m.GetReachDeny()}.Unique(), Secrets: m.GetSecrets(),
 		Models: modelUsesFrom(m.GetModels()),
 	}
+	if want.SecretFiles, err = workspace.ParseSecretFiles(m.GetSecretFiles()); err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	want.Secrets = workspace.SecretNamesOf(want.Secrets, want.SecretFiles)
 	if want.ModelBudget, err = modelBudgetFrom(m.GetModelBudget()); err != nil {
 		return nil, errcode.ToWire(err)
 	}
@@ -199,6 +203,7 @@ func workspaceTo(w Workspace) *carrelv1.Workspace {
 		Secrets:       w.Secrets.Names(),
 		Models:        modelUsesTo(w.Models.Uses),
 		ModelBudget:   modelBudgetTo(w.Models.Budget),
+		SecretFiles:   w.Secrets.FileTexts(),
 	}
 }
 

@@ -21,7 +21,7 @@ func TestObjects(t *testing.T) {
 			&carrelv1.Workspace{},
 			"name key owner user uid executor_uid agent_uid home inside_home state root boundary limits mounts allow " +
 				"controls executor_pid created_at profile expires_at idle_timeout_ms silent_at reach_allow reach_deny egress " +
-				"reach_ask secrets reach_approved",
+				"reach_ask secrets reach_approved secret_files",
 		},
 		{&carrelv1.Limits{}, "memory_bytes swap_bytes pids cpu_weight open_files disk_bytes"},
 		{&carrelv1.Control{}, "id requested required state evidence remedy opened"},
@@ -85,7 +85,7 @@ func TestObjectValues(t *testing.T) {
 		`"controls":[{"id":"c","requested":false,"required":false,"state":"","evidence":"","remedy":"","opened":""}],` +
 		`"created_at":"1970-01-01T00:00:01.5Z","executor_uid":0,"agent_uid":0,"executor_pid":0,"inside_home":"","profile":"",` +
 		`"expires_at":null,"idle_timeout_ms":0,"mounts":[],"allow":[],"silent_at":null,"reach_allow":[],"reach_deny":[],` +
-		`"egress":false,"reach_ask":[],"secrets":[],"reach_approved":[],"models":[],"model_budget":null}`
+		`"egress":false,"reach_ask":[],"secrets":[],"reach_approved":[],"models":[],"model_budget":null,"secret_files":[]}`
 	if err != nil || string(b) != want {
 		t.Errorf("%v\n got %s\nwant %s", err, b, want)
 	}

@@ -12,6 +12,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/rootless"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // secretFlag adds --secret of what the daemon makes or changes.
@@ -19,6 +20,26 @@ func (a *app) secretFlag(c *cobra.Command, names *[]string) {
 	c.Flags().StringArrayVar(names, "secret", nil, "give the hosts that your secret `NAME` is for its value, and commands a placeholder; "+
 		"NAME@HOST for other hosts, NAME@HOST=INJECT to have it injected; may be repeated")
 	_ = c.RegisterFlagCompletionFunc("secret", a.completeSecret()) // the flag is there
+}
+
+// secretFileFlag adds --secret-file of what the daemon makes or changes.
+func (a *app) secretFileFlag(c *cobra.Command, files *[]string) {
+	c.Flags().StringArrayVar(files, "secret-file", nil, "give your secret as --secret does, and keep its placeholder in a file too: "+
+		"`NAME=PATH`, with a path below the home; may be repeated")
+}
+
+// useSecretFiles returns the names of secrets with those that files are asked for, of which one that is not kept yet is stored.
+func (a *app) useSecretFiles(ctx context.Context, texts, files []string) (names []string, err error) {
+	all, err := workspace.ParseSecretFiles(files)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range all {
+		if !slices.ContainsFunc(texts, func(t string) bool { return t == f.Name || strings.HasPrefix(t, f.Name+"@") }) {
+			texts = append(slices.Clip(texts), f.Name)
+		}
+	}
+	return a.useSecrets(ctx, texts)
 }
 
 // useSecrets returns the names of secrets that are asked for as NAME, NAME@HOST[,HOST...] or NAME@HOST=INJECT. One that the daemon does

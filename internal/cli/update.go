@@ -12,7 +12,7 @@ import (
 func (a *app) updateCommand() *cobra.Command {
 	var l limitFlags
 	var key string
-	var allow, asked, deny, uses, unused, unmodels []string
+	var allow, asked, deny, uses, files, unused, unmodels []string
 	var m modelFlags
 	c := &cobra.Command{
 		Use:   "update [flags] WORKSPACE",
@@ -27,6 +27,7 @@ later have the placeholders. --model and --model-rm are for models; --model-requ
 		Example: `  carrel update --memory 2GiB --pids 1000 demo
   carrel update --ttl 7d demo
   carrel update --secret GITHUB_TOKEN demo
+  carrel update --secret-file NPM_TOKEN=.config/npm/token demo
   carrel update --model anthropic --model-requests 500 demo
   carrel update --key "telegram:-100124" chat-1a2b3c4d`,
 		Args:              exactly("WORKSPACE"),
@@ -39,6 +40,7 @@ later have the placeholders. --model and --model-rm are for models; --model-requ
 	askFlag(c, &asked)
 	denyFlag(c, &deny)
 	a.secretFlag(c, &uses)
+	a.secretFileFlag(c, &files)
 	c.Flags().StringArrayVar(&unused, "secret-rm", nil, "take the secret `NAME` from it; may be repeated")
 	_ = c.RegisterFlagCompletionFunc("secret-rm", a.completeSecret()) // the flag is there
 	a.addModels(c, &m)
@@ -60,13 +62,13 @@ later have the placeholders. --model and --model-rm are for models; --model-requ
 		if err != nil {
 			return nil, nil, err
 		}
-		names, err := a.useSecrets(c.Context(), uses)
+		names, err := a.useSecretFiles(c.Context(), uses, files)
 		if err != nil {
 			return nil, nil, err
 		}
 		req := &carrelv1.UpdateRequest{
 			Workspace: args[0], Limits: l.asked(), Key: key, TtlMs: int64(l.ttl), IdleTimeoutMs: int64(l.idle), RequestId: l.request,
-			ReachAllow: hosts, ReachAsk: asked, ReachDeny: deny, Secrets: names, SecretsRemove: unused,
+			ReachAllow: hosts, ReachAsk: asked, ReachDeny: deny, Secrets: names, SecretsRemove: unused, SecretFiles: files,
 			Models: use, ModelsRemove: unmodels, ModelBudget: m.budget(),
 		}
 		if err := a.expandReach(c.Context(), req); err != nil {

@@ -21,7 +21,7 @@ func (a *app) createCommand() *cobra.Command {
 	var l limitFlags
 	var profile string
 	var noStart bool
-	var volumes, allow, uses []string
+	var volumes, allow, uses, files []string
 	var reach workspace.Reach
 	var m modelFlags
 	var wait time.Duration
@@ -44,13 +44,15 @@ egress --help". Without a rule they reach nothing.
 
 --secret NAME gives commands a placeholder in the variable NAME, which becomes your secret on
 its way to the hosts that this is for: see "carrel secret --help". If you keep no secret of
-that name, your variable NAME is kept as one first.
+that name, your variable NAME is kept as one first. --secret-file NAME=PATH keeps the
+placeholder in a file below the home too, of mode 0600, and removes it with the secret.
 
 --model NAME serves the API of a model inside, with the host's key or yours: see "carrel model
 --help".`,
 		Example: `  carrel create demo
   carrel create --allow @github --allow example.org demo
   carrel create --allow @llm --secret ANTHROPIC_API_KEY agent
+  carrel create --allow @npm --secret-file NPM_TOKEN=.config/npm/token build
   carrel create --model anthropic --model-requests 200 assistant
   carrel create --allow userns browser
   carrel create -v .:/workspace -v ~/data:/mnt/data:ro demo
@@ -68,6 +70,7 @@ that name, your variable NAME is kept as one first.
 	askFlag(c, &reach.Ask)
 	denyFlag(c, &reach.Deny)
 	a.secretFlag(c, &uses)
+	a.secretFileFlag(c, &files)
 	a.addModels(c, &m)
 	waitFlag(c, &wait)
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
@@ -90,7 +93,7 @@ that name, your variable NAME is kept as one first.
 		if err != nil {
 			return nil, nil, err
 		}
-		names, err := a.useSecrets(c.Context(), uses)
+		names, err := a.useSecretFiles(c.Context(), uses, files)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -100,7 +103,7 @@ that name, your variable NAME is kept as one first.
 		}
 		req := &carrelv1.CreateRequest{
 			Key: args[0], Limits: l.asked(), NoStart: noStart, Profile: profile, TtlMs: int64(l.ttl), IdleTimeoutMs: int64(l.idle),
-			RequestId: l.request, Allow: workspace.OpeningNames(openings), Secrets: names,
+			RequestId: l.request, Allow: workspace.OpeningNames(openings), Secrets: names, SecretFiles: files,
 			ReachAllow: reach.Allow, ReachAsk: reach.Ask, ReachDeny: reach.Deny,
 			Models: use, ModelBudget: m.budget(),
 		}
@@ -283,6 +286,7 @@ func workspaceText(w *carrelv1.Workspace, all bool) printer {
 		{"allows", strings.Join(w.GetAllow(), ", ")},
 		{"reaches", reachText(w)},
 		{"secrets", strings.Join(w.GetSecrets(), ", ")},
+		{"secret files", strings.Join(w.GetSecretFiles(), ", ")},
 		{"models", modelsText(w.GetModels())},
 		{"model budget", budgetText(w.GetModelBudget())},
 	}...)

@@ -175,7 +175,8 @@ func New(cfg Config) *Flow {
 	f.Lifecycle = lifecycle.New(lifecycle.Config{
 		Gate: f.gate, Runtimes: cfg.Runtimes, Store: cfg.Store, Prefix: cfg.Prefix, Limits: cfg.Limits, Idle: cfg.Idle, Allow: cfg.Allow,
 		Profiles: cfg.Profiles, Admission: cfg.Admission, KeepHomes: cfg.KeepHomes, Archiver: packer, Log: cfg.Log,
-		Ways: cfg.Ways, Bindings: f.bindings(cfg.Sealer), Models: f.models(cfg.Sealer),
+		Placeholders: files.Placer{Program: cfg.Archiver},
+		Ways:         cfg.Ways, Bindings: f.bindings(cfg.Sealer), Models: f.models(cfg.Sealer),
 	})
 	f.Events.Bind(events.Config{Gate: f.gate, Find: f.Find, Now: f.Lifecycle.Current, Redact: cfg.Redact})
 	f.Questions.Bind(f.gate, f.Find, f.allowAlways)

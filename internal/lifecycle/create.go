@@ -76,7 +76,11 @@ func (l *Lifecycle) Create(
 		if reaching.Reach, err = l.initial(k); err != nil {
 			return m, err
 		}
-		if k.Secrets, err = l.bind(ctx, p, reaching, want.Secrets); errdefs.IsPermissionDenied(err) {
+		k.Secrets, err = l.bind(ctx, p, reaching, want.Secrets)
+		if err == nil {
+			k.Secrets, err = k.Secrets.WithFiles(want.SecretFiles)
+		}
+		if errdefs.IsPermissionDenied(err) {
 			return m, authorised.Deny(ctx, err)
 		} else if err != nil {
 			return m, err
@@ -405,14 +409,16 @@ func (l *Lifecycle) make(ctx context.Context, m making, k workspace.Kept, insert
 				l.cfg.Log.Warn("a new workspace is stopped", "workspace", k.Name, "error", err)
 			}
 			l.note(k.Name, real)
+			var unplaced error
 			if real.State == workspace.StateRunning {
 				l.prove(k, rep)
+				unplaced = l.placeFiles(ctx, rt, p, k.Secrets.Uses)
 			}
 			if err := l.cfg.Store.SetPhase(ctx, k.Name, workspace.Settled); err != nil {
 				return data, err
 			}
 			// Made by an attempt that broke off, it has what that one asked for.
-			return data, errors.Join(l.sameMounts(m.allow, k, m.mounts), l.sameReach(m.reach, k), sameSecrets(m.secrets, k),
+			return data, errors.Join(unplaced, l.sameMounts(m.allow, k, m.mounts), l.sameReach(m.reach, k), sameSecrets(m.secrets, k),
 				sameModels(m.models, k))
 		})
 	})

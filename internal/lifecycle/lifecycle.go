@@ -44,6 +44,8 @@ type Config struct {
 	Admission Admission
 	// KeepHomes is how long homes of destroyed workspaces are kept, 0 without an end.
 	KeepHomes time.Duration
+	// Placeholders keeps placeholders of secrets in files of workspaces.
+	Placeholders Placeholders
 	// Archiver fills new homes from the skeleton of a profile.
 	Archiver *archiver.Archiver
 	// Ways are the ways out of what runs. Optional: without them no workspace reaches anything.

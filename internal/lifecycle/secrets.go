@@ -64,7 +64,7 @@ func mayGive(by principal.Principal, owner, what string) error {
 // what there is.
 func sameSecrets(asked workspace.Secrets, k workspace.Kept) error {
 	names := func(s workspace.Secrets) []string { return slices.Sorted(slices.Values(s.Names())) }
-	if len(asked.Uses) == 0 || slices.Equal(names(asked), names(k.Secrets)) {
+	if len(asked.Uses) == 0 || slices.Equal(names(asked), names(k.Secrets)) && sameFiles(asked, k.Secrets) {
 		return nil
 	}
 	return fmt.Errorf("cannot give workspace %q other secrets: it is there already, and \"carrel create\" changes none; \"carrel update "+
@@ -84,6 +84,9 @@ func (l *Lifecycle) secretsAfter(
 	}
 	now, err := l.bind(ctx, by, k, c.Add)
 	if err != nil {
+		return now, err
+	}
+	if now, err = now.WithFiles(c.Files); err != nil {
 		return now, err
 	}
 	if w := l.join(k); len(c.Add) > 0 && w.State.Live() && w.Trust == "" {

@@ -149,6 +149,7 @@ func (l *Lifecycle) start(ctx context.Context, a *gate.Authorised, name id.Works
 				return nil, err
 			}
 			l.prove(w.Kept, rep)
+			l.settleFiles(ctx, rt, p, w.Kept)
 			return proof(rep), nil
 		})
 	})

@@ -126,6 +126,11 @@ func (l *Lifecycle) update(ctx context.Context, a *gate.Authorised, by principal
 			crashpoint.Here("daemon.update.limited")
 			l.note(name, real)
 		}
+		settle, err := l.changeFiles(ctx, p, k, secrets)
+		if err != nil {
+			return nil, err
+		}
+		defer settle(ctx)
 		if err := l.cfg.Store.Update(ctx, name, func(k *workspace.Kept) {
 			k.Limits, k.Reach, k.Secrets, k.Models = limits, reach, secrets, models
 			if c.Key != "" {

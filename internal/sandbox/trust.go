@@ -32,11 +32,19 @@ var bundles = []string{
 	"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/var/lib/ca-certificates/ca-bundle.pem",
 }
 
-// trust has programs trust one more authority: the bundle with it is laid over the host's.
+// trust has programs trust one more authority: the bundle with it is laid over the host's, also for Java.
 func (c *copier) trust(authority string) error {
 	if authority == "" {
 		return nil
 	}
+	if err := c.bundle(authority); err != nil {
+		return err
+	}
+	return javaTrust()
+}
+
+// bundle makes BundleFile and lays it over the host's.
+func (c *copier) bundle(authority string) error {
 	if err := makeDirs(at("etc/carrel")); err != nil {
 		return err
 	}

@@ -16,12 +16,16 @@ type Secrets struct {
 	Uses []SecretUse `json:"uses,omitempty"`
 	// Authority is the key of the authority that its programs trust, sealed; nil before the first start with a secret.
 	Authority []byte `json:"authority,omitempty"`
+	// Gone are uses that ended, whose files may still be there: they are removed when the workspace runs.
+	Gone []SecretUse `json:"gone,omitempty"`
 }
 
 // SecretUse is one secret, and what the workspace has in place of its value: in the variable of that name.
 type SecretUse struct {
 	Name        string `json:"name"`
 	Placeholder string `json:"placeholder"`
+	// File is the path below the home of a file that has the placeholder too, "" for none.
+	File string `json:"file,omitempty"`
 }
 
 // MaxSecrets bounds the secrets of one workspace, and MaxSecretName the name of one, in bytes.
@@ -50,6 +54,13 @@ func (s Secrets) Without(names []string) (Secrets, error) {
 			return s, fmt.Errorf("cannot take the secret %q from the workspace: it does not use it: %w", name, errdefs.ErrNotFound)
 		}
 	}
+	s.Gone = slices.Clone(s.Gone)
+	for _, u := range s.Uses {
+		if u.File != "" && slices.Contains(names, u.Name) {
+			s.Gone = append(s.Gone, u)
+		}
+	}
+	s.Gone = s.Gone[max(0, len(s.Gone)-MaxSecretFiles):] // a placeholder that is left is worth nothing
 	s.Uses = slices.DeleteFunc(slices.Clone(s.Uses), func(u SecretUse) bool { return slices.Contains(names, u.Name) })
 	return s, nil
 }
@@ -60,14 +71,16 @@ type SecretsChange struct {
 	Add []string
 	// Remove are names of some that are used. They are removed before others are added.
 	Remove []string
+	// Files are for some of Add.
+	Files []SecretFile
 }
 
 // Empty reports whether it changes nothing.
-func (c SecretsChange) Empty() bool { return len(c.Add)+len(c.Remove) == 0 }
+func (c SecretsChange) Empty() bool { return len(c.Add)+len(c.Remove)+len(c.Files) == 0 }
 
 // Validate reports what is out of bounds.
 func (c SecretsChange) Validate() error {
-	return errors.Join(CheckSecretNames(c.Add), CheckSecretNames(c.Remove))
+	return errors.Join(CheckSecretNames(SecretNamesOf(c.Add, c.Files)), CheckSecretNames(c.Remove))
 }
 
 // CheckSecretNames refuses what is no list of names of secrets. A name is not shown: it may be a secret.

@@ -27,6 +27,8 @@ type Wanted struct {
 	Reach Reach
 	// Secrets are names of the owner's secrets, of which commands have placeholders.
 	Secrets []string
+	// SecretFiles are for some of Secrets.
+	SecretFiles []SecretFile
 	// Models are those that commands may use, and ModelBudget where that ends.
 	Models      []ModelUse
 	ModelBudget ModelBudget
@@ -54,7 +56,7 @@ func (w *Wanted) Validate() error {
 	if err := w.Reach.Validate(); err != nil {
 		return err
 	}
-	if err := CheckSecretNames(w.Secrets); err != nil {
+	if err := CheckSecretNames(SecretNamesOf(w.Secrets, w.SecretFiles)); err != nil {
 		return err
 	}
 	if err := CheckModels(w.Models); err != nil {

@@ -338,8 +338,10 @@ type Workspace struct {
 	// HOST:PORT of connections that a person let through always when they were asked.
 	ReachApproved []string `protobuf:"bytes,28,rep,name=reach_approved,json=reachApproved,proto3" json:"reach_approved,omitempty"`
 	// The models that its commands may use, and where that ends.
-	Models        []*ModelUse  `protobuf:"bytes,29,rep,name=models,proto3" json:"models,omitempty"`
-	ModelBudget   *ModelBudget `protobuf:"bytes,30,opt,name=model_budget,json=modelBudget,proto3" json:"model_budget,omitempty"`
+	Models      []*ModelUse  `protobuf:"bytes,29,rep,name=models,proto3" json:"models,omitempty"`
+	ModelBudget *ModelBudget `protobuf:"bytes,30,opt,name=model_budget,json=modelBudget,proto3" json:"model_budget,omitempty"`
+	// Files that have placeholders too; see CreateRequest.
+	SecretFiles   []string `protobuf:"bytes,31,rep,name=secret_files,json=secretFiles,proto3" json:"secret_files,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -584,6 +586,13 @@ func (x *Workspace) GetModelBudget() *ModelBudget {
 	return nil
 }
 
+func (x *Workspace) GetSecretFiles() []string {
+	if x != nil {
+		return x.SecretFiles
+	}
+	return nil
+}
+
 // ModelUse is a model that a workspace may use, at http://NAME.carrel.internal. Its key is put in outside.
 type ModelUse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -748,8 +757,11 @@ type CreateRequest struct {
 	Secrets []string `protobuf:"bytes,14,rep,name=secrets,proto3" json:"secrets,omitempty"`
 	// At most 32. No rule is needed for them. A workspace that is there already and has others is failed_precondition; none
 	// asked for is what there is.
-	Models        []*ModelUse  `protobuf:"bytes,15,rep,name=models,proto3" json:"models,omitempty"`
-	ModelBudget   *ModelBudget `protobuf:"bytes,16,opt,name=model_budget,json=modelBudget,proto3" json:"model_budget,omitempty"`
+	Models      []*ModelUse  `protobuf:"bytes,15,rep,name=models,proto3" json:"models,omitempty"`
+	ModelBudget *ModelBudget `protobuf:"bytes,16,opt,name=model_budget,json=modelBudget,proto3" json:"model_budget,omitempty"`
+	// Files that have the placeholder of a secret too, as NAME=PATH with a path below the home. NAME is one of secrets, or is
+	// given with this. The file has mode 0600, and is not made where another one is. At most 16.
+	SecretFiles   []string `protobuf:"bytes,17,rep,name=secret_files,json=secretFiles,proto3" json:"secret_files,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -892,6 +904,13 @@ func (x *CreateRequest) GetModels() []*ModelUse {
 func (x *CreateRequest) GetModelBudget() *ModelBudget {
 	if x != nil {
 		return x.ModelBudget
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetSecretFiles() []string {
+	if x != nil {
+		return x.SecretFiles
 	}
 	return nil
 }
@@ -1791,7 +1810,9 @@ type UpdateRequest struct {
 	Models       []*ModelUse `protobuf:"bytes,13,rep,name=models,proto3" json:"models,omitempty"`
 	ModelsRemove []string    `protobuf:"bytes,14,rep,name=models_remove,json=modelsRemove,proto3" json:"models_remove,omitempty"`
 	// Limits to change: one that is zero or empty stays, -1 or "-1" takes it away.
-	ModelBudget   *ModelBudget `protobuf:"bytes,15,opt,name=model_budget,json=modelBudget,proto3" json:"model_budget,omitempty"`
+	ModelBudget *ModelBudget `protobuf:"bytes,15,opt,name=model_budget,json=modelBudget,proto3" json:"model_budget,omitempty"`
+	// As in CreateRequest. A file is removed with its secret, unless something else was written to it.
+	SecretFiles   []string `protobuf:"bytes,16,rep,name=secret_files,json=secretFiles,proto3" json:"secret_files,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1927,6 +1948,13 @@ func (x *UpdateRequest) GetModelsRemove() []string {
 func (x *UpdateRequest) GetModelBudget() *ModelBudget {
 	if x != nil {
 		return x.ModelBudget
+	}
+	return nil
+}
+
+func (x *UpdateRequest) GetSecretFiles() []string {
+	if x != nil {
+		return x.SecretFiles
 	}
 	return nil
 }
@@ -14076,7 +14104,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x1b\n" +
 	"\tread_only\x18\x03 \x01(\bR\breadOnly\x12\x1b\n" +
 	"\towner_uid\x18\x04 \x01(\rR\bownerUid\x12\x17\n" +
-	"\aas_root\x18\x05 \x01(\bR\x06asRoot\"\xbc\a\n" +
+	"\aas_root\x18\x05 \x01(\bR\x06asRoot\"\xdf\a\n" +
 	"\tWorkspace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
@@ -14111,7 +14139,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\asecrets\x18\x1b \x03(\tR\asecrets\x12%\n" +
 	"\x0ereach_approved\x18\x1c \x03(\tR\rreachApproved\x12+\n" +
 	"\x06models\x18\x1d \x03(\v2\x13.carrel.v1.ModelUseR\x06models\x129\n" +
-	"\fmodel_budget\x18\x1e \x01(\v2\x16.carrel.v1.ModelBudgetR\vmodelBudget\"6\n" +
+	"\fmodel_budget\x18\x1e \x01(\v2\x16.carrel.v1.ModelBudgetR\vmodelBudget\x12!\n" +
+	"\fsecret_files\x18\x1f \x03(\tR\vsecretFiles\"6\n" +
 	"\bModelUse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\tR\x06secret\"i\n" +
@@ -14119,7 +14148,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\brequests\x18\x01 \x01(\x03R\brequests\x12\x16\n" +
 	"\x06tokens\x18\x02 \x01(\x03R\x06tokens\x12\x14\n" +
 	"\x05money\x18\x03 \x01(\tR\x05money\x12\x10\n" +
-	"\x03per\x18\x04 \x01(\tR\x03per\"\xa8\x04\n" +
+	"\x03per\x18\x04 \x01(\tR\x03per\"\xcb\x04\n" +
 	"\rCreateRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12)\n" +
 	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x19\n" +
@@ -14140,7 +14169,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\treach_ask\x18\r \x03(\tR\breachAsk\x12\x18\n" +
 	"\asecrets\x18\x0e \x03(\tR\asecrets\x12+\n" +
 	"\x06models\x18\x0f \x03(\v2\x13.carrel.v1.ModelUseR\x06models\x129\n" +
-	"\fmodel_budget\x18\x10 \x01(\v2\x16.carrel.v1.ModelBudgetR\vmodelBudget\"^\n" +
+	"\fmodel_budget\x18\x10 \x01(\v2\x16.carrel.v1.ModelBudgetR\vmodelBudget\x12!\n" +
+	"\fsecret_files\x18\x11 \x03(\tR\vsecretFiles\"^\n" +
 	"\x0eCreateResponse\x122\n" +
 	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"*\n" +
@@ -14187,7 +14217,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\rResumeRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\"D\n" +
 	"\x0eResumeResponse\x122\n" +
-	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"\x96\x04\n" +
+	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"\xb9\x04\n" +
 	"\rUpdateRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12)\n" +
 	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x10\n" +
@@ -14207,7 +14237,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x0esecrets_remove\x18\f \x03(\tR\rsecretsRemove\x12+\n" +
 	"\x06models\x18\r \x03(\v2\x13.carrel.v1.ModelUseR\x06models\x12#\n" +
 	"\rmodels_remove\x18\x0e \x03(\tR\fmodelsRemove\x129\n" +
-	"\fmodel_budget\x18\x0f \x01(\v2\x16.carrel.v1.ModelBudgetR\vmodelBudget\"D\n" +
+	"\fmodel_budget\x18\x0f \x01(\v2\x16.carrel.v1.ModelBudgetR\vmodelBudget\x12!\n" +
+	"\fsecret_files\x18\x10 \x03(\tR\vsecretFiles\"D\n" +
 	"\x0eUpdateResponse\x122\n" +
 	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"I\n" +
 	"\x13ExplainReachRequest\x12\x1c\n" +

@@ -57,6 +57,9 @@ func (g *Gate) Update(_ context.Context, p principal.Principal, ref string, c wo
 				secrets.Uses = append(secrets.Uses, workspace.SecretUse{Name: name, Placeholder: "placeholder-of-" + name})
 			}
 		}
+		if secrets, err = secrets.WithFiles(c.Secrets.Files); err != nil {
+			return err
+		}
 		models, err := d.Models.Without(c.Models.Remove)
 		if err != nil {
 			return err

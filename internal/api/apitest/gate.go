@@ -182,6 +182,10 @@ func (g *Gate) Create(_ context.Context, p principal.Principal, want workspace.W
 	for _, name := range want.Secrets {
 		k.Secrets.Uses = append(k.Secrets.Uses, workspace.SecretUse{Name: name, Placeholder: "placeholder-of-" + name})
 	}
+	var err error
+	if k.Secrets, err = k.Secrets.WithFiles(want.SecretFiles); err != nil {
+		return api.Workspace{}, false, err
+	}
 	d := &entry{Workspace: workspace.Join(k, workspace.Real{
 		User: string(name), IDs: workspace.IDsFrom(uint32(1879048192 + 3*len(g.workspaces))),
 		Home: "/var/lib/carrel/homes/" + string(name), State: workspace.StateStopped,

@@ -299,6 +299,15 @@ class Stream:
         del self._buf[:n]
         return out
 
+    async def finish(self, seconds: float) -> None:
+        """Reads to the end of the stream, for no longer than that. What comes of it, and how it ends, is dropped."""
+        self._c.sock.deadline = time.monotonic() + seconds
+        try:
+            while await self.receive() is not None:
+                pass
+        except CarrelError:
+            pass
+
     async def close(self) -> None:
         """Ends the exchange. A connection that is at its end is kept."""
         if self._closed:

@@ -113,7 +113,7 @@ class Workspaces:
     def create(
         self, key: str, *, profile: str = "", limits: m.Limits | None = None, start: bool = True, ttl: float | None = None,
         idle_timeout: float | None = None, allow: Sequence[str] = (), reach_allow: Sequence[str] = (), reach_deny: Sequence[str] = (),
-        reach_ask: Sequence[str] = (), secrets: Sequence[str] = (), models: Sequence[m.ModelUse] = (),
+        reach_ask: Sequence[str] = (), secrets: Sequence[str] = (), secret_files: Sequence[str] = (), models: Sequence[m.ModelUse] = (),
         model_budget: m.ModelBudget | None = None, approval_wait: float | None = None,
     ) -> Workspace:  # fmt: skip
         """Makes the workspace for a key and starts it, or returns the one there is. ttl and idle_timeout are in seconds."""
@@ -122,8 +122,8 @@ class Workspaces:
             m.CreateRequest(
                 key=key, profile=profile, limits=limits, no_start=not start, ttl_ms=milliseconds(ttl),
                 idle_timeout_ms=milliseconds(idle_timeout), allow=list(allow), reach_allow=list(reach_allow), reach_deny=list(reach_deny),
-                reach_ask=list(reach_ask), secrets=list(secrets), models=list(models), model_budget=model_budget,
-                approval_wait_ms=milliseconds(approval_wait),
+                reach_ask=list(reach_ask), secrets=list(secrets), secret_files=list(secret_files), models=list(models),
+                model_budget=model_budget, approval_wait_ms=milliseconds(approval_wait),
             ),
             timeout=0 if approval_wait else None,
         )  # fmt: skip
@@ -178,6 +178,20 @@ class Approvals:
     def deny(self, approval: str, *, reason: str = "") -> m.Approval:
         """Refuses it."""
         return self.answer(approval, "deny", reason=reason)
+
+    def allow(self, argv: Sequence[str], *, workspace: str = "", everybody: bool = False) -> m.Permission:
+        """Lets commands of a shape pass unasked, until revoke. Without a workspace it is for all of the caller's. No token may do it."""
+        r = m.AllowCommandRequest(argv=list(argv), workspace=workspace, everybody=everybody)
+        return (self._client.call(m.ApprovalService.AllowCommand, r)).permission or m.Permission()
+
+    def permissions(self, *, workspace: str = "", thread: str = "") -> List[m.Permission]:
+        """What answers for a thread, and allow, let pass."""
+        r = m.ListPermissionsRequest(workspace=workspace, thread=thread)
+        return (self._client.call(m.ApprovalService.ListPermissions, r)).permissions
+
+    def revoke(self, permission: str) -> None:
+        """Takes a permission back."""
+        self._client.call(m.ApprovalService.RevokePermission, m.RevokePermissionRequest(id=permission))
 
     def watch(self) -> Items[m.Approval]:
         """Those that are pending, and from then on each as it changes."""

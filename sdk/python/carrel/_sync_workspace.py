@@ -9,24 +9,14 @@ from . import messages as m
 from ._sync_command import WHOLE_INPUT, Command, Terminal
 from ._sync_files import Files
 from ._sync_io import Items
+from ._sync_port import Ports
+from ._sync_task import Tasks
 from ._result import MAX_OUTPUT, OnOutput, Result, milliseconds
-from .errors import AlreadyExists, InvalidArgument, NotFound
+from ._spec import command_of
+from .errors import AlreadyExists, NotFound
 
 if TYPE_CHECKING:
     from ._sync_client import Client
-
-
-def _command(
-    argv: Sequence[str], cwd: str, env: Mapping[str, str] | None, timeout: float | None, grace: float | None, source: str, thread: str,
-    approval_wait: float | None,
-) -> m.Command:  # fmt: skip
-    if isinstance(argv, (str, bytes)):
-        raise InvalidArgument('cannot run a text: argv is a list of words; write ["sh", "-c", text] for a line of shell')
-    wait = 0 if approval_wait is None else -1 if approval_wait <= 0 else milliseconds(approval_wait)
-    return m.Command(
-        argv=list(argv), cwd=cwd, env=dict(env or {}), timeout_ms=milliseconds(timeout), grace_ms=milliseconds(grace), source=source,
-        thread=thread, approval_wait_ms=wait,
-    )  # fmt: skip
 
 
 class Workspace:
@@ -40,6 +30,8 @@ class Workspace:
         self.info = info
         self.files = Files(client, ref)
         self.egress = Egress(self)
+        self.tasks = Tasks(self)
+        self.ports = Ports(self)
 
     def __repr__(self) -> str:
         return f"<carrel.Workspace {self.ref}>"
@@ -101,7 +93,7 @@ class Workspace:
         needed; None is as the daemon is configured, and 0 raises NeedsApproval at once.
         """
         data = input.encode() if isinstance(input, str) else input or b""
-        command = _command(argv, cwd, env, timeout, grace, source, thread, approval_wait)
+        command = command_of(argv, cwd, env, timeout, grace, source, thread, approval_wait)
         first = [m.StreamRequest(start=m.StreamStart(workspace=self.ref, command=command, stdin=bool(data))).to_json()]
         rest = b""
         if len(data) <= WHOLE_INPUT:
@@ -121,7 +113,7 @@ class Workspace:
         approval_wait: float | None = None,
     ) -> Command:  # fmt: skip
         """Starts a command and returns it, to write to and to read from. terminal is rows and columns. Arguments are as of exec."""
-        command = _command(argv, cwd, env, timeout, grace, source, thread, approval_wait)
+        command = command_of(argv, cwd, env, timeout, grace, source, thread, approval_wait)
         start = m.StreamStart(workspace=self.ref, command=command, stdin=stdin)
         if terminal is not None:
             start.terminal = m.WindowSize(rows=terminal[0], cols=terminal[1])
@@ -144,7 +136,7 @@ class Workspace:
         """Starts a command that outlives this client and the daemon, and returns its id. output_limit bytes of its output are kept,
         1 MiB unless told otherwise."""
         r = m.DetachRequest(
-            workspace=self.ref, command=_command(argv, cwd, env, timeout, grace, source, thread, approval_wait), output_limit=output_limit,
+            workspace=self.ref, command=command_of(argv, cwd, env, timeout, grace, source, thread, approval_wait), output_limit=output_limit,
             session=session, record=record,
         )  # fmt: skip
         if terminal is not None:
@@ -171,9 +163,14 @@ class Workspace:
             m.SignalRequest(workspace=self.ref, command_id=command_id, signal=signal, grace_ms=milliseconds(grace)),
         )
 
+    def resize(self, command_id: str, rows: int, cols: int) -> None:
+        """Sets the size of a command's terminal."""
+        size = m.WindowSize(rows=rows, cols=cols)
+        self._client.call(m.CommandService.Resize, m.ResizeRequest(workspace=self.ref, command_id=command_id, size=size))
+
     def explain(self, argv: Sequence[str], *, cwd: str = "", env: Mapping[str, str] | None = None) -> m.ExplainResponse:
         """How a command would be judged. decision is JSON."""
-        command = _command(argv, cwd, env, None, None, "", "", None)
+        command = command_of(argv, cwd, env, None, None, "", "", None)
         return self._client.call(m.CommandService.Explain, m.ExplainRequest(workspace=self.ref, command=command))
 
     def terminal(

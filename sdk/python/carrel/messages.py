@@ -121,6 +121,8 @@ class Workspace(Message):
     # The models that its commands may use, and where that ends.
     models: list[ModelUse] = field(default_factory=list)
     model_budget: ModelBudget | None = None
+    # Files that have placeholders too; see CreateRequest.
+    secret_files: list[str] = field(default_factory=list)
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("name", "name", "string", "one", None),
         Field("key", "key", "string", "one", None),
@@ -152,6 +154,7 @@ class Workspace(Message):
         Field("reach_approved", "reachApproved", "string", "many", None),
         Field("models", "models", "message", "many", "ModelUse"),
         Field("model_budget", "modelBudget", "message", "opt", "ModelBudget"),
+        Field("secret_files", "secretFiles", "string", "many", None),
     )
 
 
@@ -225,6 +228,9 @@ class CreateRequest(Message):
     # asked for is what there is.
     models: list[ModelUse] = field(default_factory=list)
     model_budget: ModelBudget | None = None
+    # Files that have the placeholder of a secret too, as NAME=PATH with a path below the home. NAME is one of secrets, or is
+    # given with this. The file has mode 0600, and is not made where another one is. At most 16.
+    secret_files: list[str] = field(default_factory=list)
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("key", "key", "string", "one", None),
         Field("limits", "limits", "message", "opt", "Limits"),
@@ -242,6 +248,7 @@ class CreateRequest(Message):
         Field("secrets", "secrets", "string", "many", None),
         Field("models", "models", "message", "many", "ModelUse"),
         Field("model_budget", "modelBudget", "message", "opt", "ModelBudget"),
+        Field("secret_files", "secretFiles", "string", "many", None),
     )
 
 
@@ -444,6 +451,8 @@ class UpdateRequest(Message):
     models_remove: list[str] = field(default_factory=list)
     # Limits to change: one that is zero or empty stays, -1 or "-1" takes it away.
     model_budget: ModelBudget | None = None
+    # As in CreateRequest. A file is removed with its secret, unless something else was written to it.
+    secret_files: list[str] = field(default_factory=list)
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("workspace", "workspace", "string", "one", None),
         Field("limits", "limits", "message", "opt", "Limits"),
@@ -460,6 +469,7 @@ class UpdateRequest(Message):
         Field("models", "models", "message", "many", "ModelUse"),
         Field("models_remove", "modelsRemove", "string", "many", None),
         Field("model_budget", "modelBudget", "message", "opt", "ModelBudget"),
+        Field("secret_files", "secretFiles", "string", "many", None),
     )
 
 
@@ -3218,8 +3228,8 @@ class PortService:
     # response comes when it is open. Nothing needs to listen yet.
     Publish: Final[Method[PublishRequest, PublishResponse]] = Method("PortService/Publish", PublishRequest, PublishResponse, "server", False)
 
-    # Connect is one connection. The first request message must be `start`. It needs HTTP/2. The end of what the client sends is the
-    # end of that direction; the other goes on. A stream that ends with an error broke off.
+    # Connect is one connection. The first request message must be `start`. It needs HTTP/2, or Connect's protocol over HTTP/1.1.
+    # The end of what the client sends is the end of that direction; the other goes on. A stream that ends with an error broke off.
     Connect: Final[Method[ConnectRequest, ConnectResponse]] = Method("PortService/Connect", ConnectRequest, ConnectResponse, "both", False)
 
 

@@ -3,6 +3,7 @@
 Go tests of test/rootless bring the daemon up and run this. It needs nothing beside Python's standard library.
 """
 import io
+import json
 import os
 import tarfile
 import unittest
@@ -14,6 +15,29 @@ from carrel import errors
 from carrel import messages as m
 
 from ._async_helpers import CLIENT, Cutter, begin, gather, prepared, until
+
+SAY = """say() { echo '{"jsonrpc":"2.0","method":"'"$1"'","params":'"$2"'}'; }; read -r prompt; """
+WORKS = SAY + """say report_message '{"text":"hello '$WHO'"}'; say report_message '{"n":2}'; say report_completion '{}'"""
+WAITS = SAY + "say report_message '{}'; read -r stop; exit 0"
+MANY = SAY + """for i in $(seq 40); do say report_message '{"text":"number '$i'"}'; done; say report_completion '{}'"""
+ASKS = SAY + """echo '{"jsonrpc":"2.0","id":1,"method":"request_permission","params":{"title":"build","command":["make","all"]}}'
+read -r answer; say report_completion '{}'"""
+REVERSES = """
+import socket
+s = socket.create_server(("127.0.0.1", 8123))
+print("ready", flush=True)
+while True:
+    c, _ = s.accept()
+    data = b""
+    try:
+        while got := c.recv(65536):
+            data += got
+        c.sendall(data[::-1])
+        c.close()
+        print("whole", flush=True)
+    except ConnectionResetError:
+        print("reset", flush=True)
+"""
 
 
 class Suite(unittest.IsolatedAsyncioTestCase):
@@ -285,6 +309,83 @@ class Suite(unittest.IsolatedAsyncioTestCase):
             await self.ws.exec(["ask-me"], approval_wait=0)
         self.assertNotEqual(again.exception.approval, e.exception.approval)
 
+    async def test_tasks(self):
+        t = await self.ws.tasks.run(["sh", "-c", WORKS], "say hello", env={"WHO": "carrel"})
+        answers = [a async for a in t.follow()]
+        self.assertEqual([a.message.number for a in answers if a.message], [1, 2, 3, 4])
+        self.assertEqual([a.message.kind for a in answers if a.message], ["prompt", "message", "message", "completion"])
+        self.assertEqual(json.loads(answers[1].message.body), {"text": "hello carrel"})
+        self.assertEqual((answers[-1].task.state, t.info.state), ("completed", "completed"))
+        self.assertEqual([a.message.number async for a in t.follow(after=2) if a.message], [3, 4])
+        self.assertEqual((await self.ws.tasks(t.id).wait()).state, "completed")
+        self.assertEqual([x.id for x in await self.ws.tasks.list()], [t.id])
+        failed = await (await self.ws.tasks.run(["sh", "-c", "exit 4"], "fail")).wait()
+        self.assertEqual((failed.state, "exited with 4" in failed.reason), ("failed", True))
+
+    async def test_a_task_is_stopped(self):
+        t = await self.ws.tasks.run(["sh", "-c", WAITS], "wait", timeout=300)
+        async with aclosing(t.follow()) as answers:
+            while (await answers.__anext__()).message.kind != "message":
+                pass
+        self.assertEqual([a.message.number async for a in t.follow(now=True) if a.message], [1, 2])
+        self.assertEqual((await t.get()).state, "running")
+        self.assertEqual((await t.stop()).state, "stopped")
+        self.assertEqual((await t.wait()).state, "stopped")
+        with self.assertRaises(errors.NotFound):
+            await self.ws.tasks("c-0123456789abcdef").get()
+
+    async def test_what_a_task_asks(self):
+        if not os.environ.get("CARREL_TEST_ASKS"):
+            self.skipTest("skipped: this caller may not answer what a task asks")
+        t = await self.ws.tasks.run(["sh", "-c", ASKS], "ask", approval_wait=60)
+        async with aclosing(self.client.approvals.watch()) as pending:
+            while (a := await pending.__anext__()).kind != "task.permission" or a.state != "pending":
+                pass
+        self.assertEqual(a.argv, ["make", "all"])
+        await self.client.approvals.deny(a.id, reason="not now")
+        bodies = [json.loads(x.message.body) async for x in t.follow() if x.message and x.message.kind == "answer"]
+        self.assertEqual([(b["allowed"], "not now" in b["why"]) for b in bodies], [(False, True)])
+        self.assertEqual(t.info.state, "completed")
+
+    async def test_ports(self):
+        with self.assertRaisesRegex(errors.Unavailable, "nothing listens"):
+            await self.ws.ports.connect(8123)
+        async with await self.ws.start_command(["/usr/bin/python3", "-c", REVERSES]) as c:
+            self.assertEqual((await c.__anext__()).data, b"ready\n")
+            async with await self.ws.ports.publish(8123) as published:
+                self.assertEqual(published.port, 8123)
+                data = os.urandom(1 << 20) * 3
+                async with await self.ws.ports.connect(8123) as x:
+                    await x.write(data)
+                    await x.close_write()
+                    got = b"".join([piece async for piece in x])
+                    self.assertTrue(got == data[::-1])
+                self.assertEqual((await c.__anext__()).data, b"whole\n")
+                async with await self.ws.ports.connect(8123) as x:  # which goes without an end
+                    await x.write(b"a part")
+                self.assertEqual((await c.__anext__()).data, b"reset\n")
+            async with await self.ws.ports.publish(8123) as published:
+                await self.ws.stop()
+                with self.assertRaises(errors.CarrelError):
+                    await published.wait()
+        with self.assertRaises(errors.FailedPrecondition):
+            await self.ws.ports.connect(8123)
+        with self.assertRaises(errors.InvalidArgument):
+            await self.ws.ports.connect(0)
+
+    async def test_resize(self):
+        command = await self.ws.detach(["sh", "-c", "while [ $(stty size | tr ' ' x) != 31x91 ]; do sleep 0.05; done"], terminal=(20, 70))
+        await self.ws.resize(command, 31, 91)
+        self.assertEqual((await self.ws.wait(command)).code, 0)
+
+    async def test_permissions(self):
+        approvals = self.client.approvals
+        with self.assertRaisesRegex(errors.PermissionDenied, "cannot (allow ask-me often|let token)"):  # no answer to it is remembered
+            await approvals.allow(["ask-me", "often"], workspace=self.ws.ref)
+        self.assertEqual(await approvals.permissions(workspace=self.ws.ref), [])
+        with self.assertRaises((errors.NotFound, errors.PermissionDenied)):
+            await approvals.revoke("al-0123456789abcdef")
+
 
 async def _next(events, wanted):
     async for e in events:
@@ -330,6 +431,31 @@ class Cut(unittest.IsolatedAsyncioTestCase):
             ran += int(r.text)
         self.assertGreater(lost, 5)
         self.assertGreater(ran, 0)
+
+    async def test_a_task_is_run_once(self):
+        async with Cutter(down=10) as cut:
+            other = CLIENT(f"unix://{cut.path}")
+            with self.assertRaises(errors.ConnectionLost):
+                await other.workspaces(self.ws.ref).tasks.run(["sh", "-c", WORKS], "once")
+            self.assertEqual(cut.connections, 1)
+            await other.close()
+
+        async def over():
+            return all(t.state != "running" for t in await self.ws.tasks.list())
+
+        await until(over)
+        self.assertLess(len(await self.ws.tasks.list()), 2)
+
+    async def test_messages_go_on_where_they_broke(self):
+        t = await self.ws.tasks.run(["sh", "-c", MANY], "many")
+        async with Cutter(down=1500) as cut:
+            other = CLIENT(f"unix://{cut.path}")
+            followed = other.workspaces(self.ws.ref).tasks(t.id)
+            numbers = [a.message.number async for a in followed.follow(after=2) if a.message]
+            self.assertEqual(numbers, list(range(3, 43)))
+            self.assertGreater(cut.connections, 2)
+            self.assertEqual(followed.info.state, "completed")
+            await other.close()
 
     async def test_what_has_a_request_id_is_asked_again(self):
         key = "cut-" + uuid.uuid4().hex[:12]

@@ -9,6 +9,7 @@ import { fromJSON, toJSON } from './wire.js';
 import { Workspace } from './workspace.js';
 
 /** @typedef {import('../types/carrel.d.ts').Approval} Approval */
+/** @typedef {import('../types/carrel.d.ts').Permission} Permission */
 /** @typedef {import('../types/carrel.d.ts').CreateRequest} CreateRequest */
 /** @typedef {import('../types/carrel.d.ts').SetSecretRequest} SetSecretRequest */
 /** @typedef {import('../types/carrel.d.ts').Secret} Secret */
@@ -190,6 +191,22 @@ export class Approvals {
   /** Refuses it. @param {string} id @param {{ reason?: string }} [o] */
   async deny(id, o = {}) {
     return this.answer(id, 'deny', o);
+  }
+
+  /** Lets commands of a shape pass unasked, until revoke. Without a workspace it is for all of the caller's. No token may do it.
+   * @param {string[]} argv @param {{ workspace?: string, everybody?: boolean }} [o] @returns {Promise<Permission>} */
+  async allow(argv, o = {}) {
+    return /** @type {Permission} */ ((await this.client.call(ApprovalService.allowCommand, { ...o, argv })).permission);
+  }
+
+  /** What answers for a thread, and allow, let pass. @param {{ workspace?: string, thread?: string }} [o] */
+  async permissions(o = {}) {
+    return (await this.client.call(ApprovalService.listPermissions, o)).permissions;
+  }
+
+  /** Takes a permission back. @param {string} id */
+  async revoke(id) {
+    await this.client.call(ApprovalService.revokePermission, { id });
   }
 
   /** Those that are pending, and from then on each as it changes. @param {{ signal?: AbortSignal }} [o]

@@ -263,6 +263,18 @@ export class Stream {
     return all.subarray(0, n);
   }
 
+  /** Reads to the end of the stream, for no longer than that. What comes of it, and how it ends, is dropped. @param {number} seconds */
+  async finish(seconds) {
+    const timer = setTimeout(() => this.req.destroy(), seconds * 1000);
+    try {
+      while (await this.receive());
+    } catch {
+      // the exchange is over
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
   /** Ends the exchange. A connection that is at its end is kept. */
   async close() {
     if (this.closed) return;

@@ -4,5 +4,7 @@ export { Command, Terminal } from './command.js';
 export * from './errors.js';
 export { Files } from './files.js';
 export * as messages from './messages.js';
+export { PortConnection, Ports, PublishedPort } from './port.js';
 export { Result } from './result.js';
+export { Task, Tasks } from './task.js';
 export { Egress, Workspace } from './workspace.js';

@@ -63,6 +63,7 @@ export const schema = {
     ['reachApproved', 'string', 'many'],
     ['models', 'message', 'many', 'ModelUse'],
     ['modelBudget', 'message', 'opt', 'ModelBudget'],
+    ['secretFiles', 'string', 'many'],
   ],
   ModelUse: [
     ['name', 'string', 'one'],
@@ -91,6 +92,7 @@ export const schema = {
     ['secrets', 'string', 'many'],
     ['models', 'message', 'many', 'ModelUse'],
     ['modelBudget', 'message', 'opt', 'ModelBudget'],
+    ['secretFiles', 'string', 'many'],
   ],
   CreateResponse: [
     ['workspace', 'message', 'opt', 'Workspace'],
@@ -170,6 +172,7 @@ export const schema = {
     ['models', 'message', 'many', 'ModelUse'],
     ['modelsRemove', 'string', 'many'],
     ['modelBudget', 'message', 'opt', 'ModelBudget'],
+    ['secretFiles', 'string', 'many'],
   ],
   UpdateResponse: [
     ['workspace', 'message', 'opt', 'Workspace'],
@@ -1392,8 +1395,8 @@ export const PortService = {
    */
   publish: { path: 'PortService/Publish', request: 'PublishRequest', response: 'PublishResponse', streams: 'server', repeatable: false },
   /**
-   * Connect is one connection. The first request message must be `start`. It needs HTTP/2. The end of what the client sends is the
-   * end of that direction; the other goes on. A stream that ends with an error broke off.
+   * Connect is one connection. The first request message must be `start`. It needs HTTP/2, or Connect's protocol over HTTP/1.1.
+   * The end of what the client sends is the end of that direction; the other goes on. A stream that ends with an error broke off.
    * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').ConnectRequest, import('../types/carrel.d.ts').ConnectResponse>}
    */
   connect: { path: 'PortService/Connect', request: 'ConnectRequest', response: 'ConnectResponse', streams: 'both', repeatable: false },

@@ -1,38 +1,18 @@
 import { Command, Terminal, wholeInput } from './command.js';
-import { AlreadyExists, InvalidArgument, NotFound } from './errors.js';
+import { AlreadyExists, NotFound } from './errors.js';
 import { Files } from './files.js';
 import { CommandService, WorkspaceService } from './messages.js';
+import { Ports } from './port.js';
 import { bytesOf, maxOutput, milliseconds } from './result.js';
+import { commandOf } from './spec.js';
+import { Tasks } from './task.js';
 import { toJSON } from './wire.js';
 
 /** @typedef {import('../types/carrel.d.ts').Workspace} Info */
 /** @typedef {import('../types/carrel.d.ts').UpdateRequest} UpdateRequest */
 
-/**
- * @typedef {object} CommandOptions Times are in seconds.
- * @property {string} [cwd] absolute inside; the home unless said
- * @property {Record<string, string>} [env] laid over the base environment
- * @property {number} [timeout] ends the command
- * @property {number} [grace] between TERM and KILL
- * @property {string} [source] "user" for what a person wrote; else it counts as a model's
- * @property {string} [thread] the conversation that it belongs to
- * @property {number} [approvalWait] how long to wait for a person's answer; 0 throws NeedsApproval at once
- * @property {AbortSignal} [signal] hangs the command up
- */
+/** @typedef {import('./spec.js').CommandOptions} CommandOptions */
 /** @typedef {{ rows: number, cols: number }} Size */
-
-/** @param {string[]} argv @param {CommandOptions} o */
-function command(argv, o) {
-  if (!Array.isArray(argv)) {
-    const why = 'cannot run a text: argv is a list of words; write ["sh", "-c", text] for a line of shell';
-    throw new InvalidArgument(why, 'invalid_argument');
-  }
-  const wait = o.approvalWait === undefined ? 0 : o.approvalWait <= 0 ? -1 : milliseconds(o.approvalWait);
-  return {
-    argv, cwd: o.cwd ?? '', env: o.env ?? {}, timeoutMs: milliseconds(o.timeout), graceMs: milliseconds(o.grace), source: o.source ?? '',
-    thread: o.thread ?? '', approvalWaitMs: wait,
-  };
-}
 
 /** A workspace of a client. info is what the daemon last said of it. Each method is one call of the API, or two. */
 export class Workspace {
@@ -43,6 +23,8 @@ export class Workspace {
     /** @type {Info | undefined} */ this.info = info;
     this.files = new Files(client, ref);
     this.egress = new Egress(this);
+    this.tasks = new Tasks(this);
+    this.ports = new Ports(this);
   }
 
   /** @param {Info | undefined} info */
@@ -106,7 +88,7 @@ export class Workspace {
    */
   async exec(argv, o = {}) {
     const data = bytesOf(o.input);
-    const first = [toJSON('StreamRequest', { start: { workspace: this.ref, command: command(argv, o), stdin: data.length > 0 } })];
+    const first = [toJSON('StreamRequest', { start: { workspace: this.ref, command: commandOf(argv, o), stdin: data.length > 0 } })];
     const rest = data.length > wholeInput ? data : new Uint8Array();
     if (data.length && !rest.length) first.push(toJSON('StreamRequest', { stdin: data }));
     const c = await this.#attach(first, rest.length > 0, o.signal);
@@ -120,7 +102,7 @@ export class Workspace {
   /** Starts a command and returns it, to write to and to read from. @param {string[]} argv
    * @param {CommandOptions & { stdin?: boolean, terminal?: Size }} [o] */
   async startCommand(argv, o = {}) {
-    const start = { workspace: this.ref, command: command(argv, o), stdin: o.stdin ?? false, terminal: o.terminal };
+    const start = { workspace: this.ref, command: commandOf(argv, o), stdin: o.stdin ?? false, terminal: o.terminal };
     return this.#attach([toJSON('StreamRequest', { start })], Boolean(o.stdin || o.terminal), o.signal);
   }
 
@@ -141,7 +123,7 @@ export class Workspace {
    */
   async detach(argv, o = {}) {
     const { outputLimit = 0, terminal, session = '', record = false } = o;
-    const r = { workspace: this.ref, command: command(argv, o), outputLimit, terminal, session, record };
+    const r = { workspace: this.ref, command: commandOf(argv, o), outputLimit, terminal, session, record };
     return (await this.client.call(CommandService.detach, r, { timeout: 0, signal: o.signal })).commandId;
   }
 
@@ -168,9 +150,14 @@ export class Workspace {
     await this.client.call(CommandService.signal, { workspace: this.ref, commandId, signal, graceMs: milliseconds(grace) });
   }
 
+  /** Sets the size of a command's terminal. @param {string} commandId @param {number} rows @param {number} cols */
+  async resize(commandId, rows, cols) {
+    await this.client.call(CommandService.resize, { workspace: this.ref, commandId, size: { rows, cols } });
+  }
+
   /** How a command would be judged. decision is JSON. @param {string[]} argv @param {CommandOptions} [o] */
   async explain(argv, o = {}) {
-    return this.client.call(CommandService.explain, { workspace: this.ref, command: command(argv, o) });
+    return this.client.call(CommandService.explain, { workspace: this.ref, command: commandOf(argv, o) });
   }
 
   /**

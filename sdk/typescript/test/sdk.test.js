@@ -242,6 +242,111 @@ inWorkspace('approvals', async ({ client, ws, t }) => {
   assert.deepEqual((await client.approvals.get(e.approval)).argv, ['ask-me']);
 });
 
+const say = `say() { echo '{"jsonrpc":"2.0","method":"'"$1"'","params":'"$2"'}'; }; read -r prompt; `;
+const works = `${say}say report_message '{"text":"hello '$WHO'"}'; say report_message '{"n":2}'; say report_completion '{}'`;
+const json = (m) => JSON.parse(text(m.body));
+
+/** What a generator yields. */
+async function all(g) {
+  const out = [];
+  for await (const x of g) out.push(x);
+  return out;
+}
+
+const messages = async (g) => (await all(g)).map((a) => a.message).filter(Boolean);
+
+inWorkspace('tasks', async ({ ws }) => {
+  const t = await ws.tasks.run(['sh', '-c', works], 'say hello', { env: { WHO: 'carrel' } });
+  const got = await all(t.follow());
+  const m = got.map((a) => a.message).filter(Boolean);
+  assert.deepEqual(m.map((x) => [x.number, x.kind]), [[1, 'prompt'], [2, 'message'], [3, 'message'], [4, 'completion']]);
+  assert.deepEqual(json(m[1]), { text: 'hello carrel' });
+  assert.deepEqual([got.at(-1).task.state, t.info.state], ['completed', 'completed']);
+  assert.deepEqual((await messages(t.follow({ after: 2 }))).map((x) => x.number), [3, 4]);
+  assert.equal((await ws.tasks.of(t.id).wait()).state, 'completed');
+  assert.deepEqual((await ws.tasks.list()).map((x) => x.id), [t.id]);
+  const failed = await (await ws.tasks.run(['sh', '-c', 'exit 4'], 'fail')).wait();
+  assert.equal(failed.state, 'failed');
+  assert.match(failed.reason, /exited with 4/);
+});
+
+inWorkspace('a task is stopped', async ({ ws }) => {
+  const t = await ws.tasks.run(['sh', '-c', `${say}say report_message '{}'; read -r stop; exit 0`], 'wait', { timeout: 300 });
+  for await (const a of t.follow()) if (a.message.kind === 'message') break;
+  assert.equal((await messages(t.follow({ now: true }))).length, 2);
+  const a = new AbortController();
+  const followed = all(t.follow({ signal: a.signal }));
+  a.abort();
+  await assert.rejects(followed, carrel.Canceled);
+  assert.equal((await t.get()).state, 'running');
+  assert.equal((await t.stop()).state, 'stopped');
+  await assert.rejects(ws.tasks.of('c-0123456789abcdef').get(), carrel.NotFound);
+});
+
+inWorkspace('what a task asks', async ({ client, ws, t: test }) => {
+  if (!process.env.CARREL_TEST_ASKS) return test.skip('skipped: this caller may not answer what a task asks');
+  const asks = `read -r p
+echo '{"jsonrpc":"2.0","id":1,"method":"request_permission","params":{"title":"build","command":["make","all"]}}'
+read -r answer; echo '{"jsonrpc":"2.0","method":"report_completion","params":{}}'`;
+  const t = await ws.tasks.run(['sh', '-c', asks], 'ask', { approvalWait: 60 });
+  for await (const a of client.approvals.watch()) {
+    if (a.kind !== 'task.permission' || a.state !== 'pending') continue;
+    assert.deepEqual(a.argv, ['make', 'all']);
+    await client.approvals.deny(a.id, { reason: 'not now' });
+    break;
+  }
+  const answers = (await messages(t.follow())).filter((m) => m.kind === 'answer').map(json);
+  assert.equal(answers.length, 1);
+  assert.equal(answers[0].allowed, false);
+  assert.match(answers[0].why, /not now/);
+});
+
+inWorkspace('permissions', async ({ client, ws }) => {
+  const denied = (e) => e instanceof carrel.PermissionDenied && /cannot (allow ask-me often|let token)/.test(e.message);
+  await assert.rejects(client.approvals.allow(['ask-me', 'often'], { workspace: ws.ref }), denied); // no answer to it is remembered
+  assert.deepEqual(await client.approvals.permissions({ workspace: ws.ref }), []);
+  const gone = (e) => e instanceof carrel.NotFound || e instanceof carrel.PermissionDenied;
+  await assert.rejects(client.approvals.revoke('al-0123456789abcdef'), gone);
+});
+
+inWorkspace('ports', async ({ ws }) => {
+  await assert.rejects(ws.ports.connect(8123), /nothing listens/);
+  const reverses = `require('net').createServer({ allowHalfOpen: true }, (c) => {
+    const all = [];
+    c.on('data', (b) => all.push(b));
+    c.on('end', () => { c.end(Buffer.concat(all).reverse()); console.log('whole'); });
+    c.on('error', (e) => console.log('reset'));
+  }).listen(8123, '127.0.0.1', () => console.log('ready'));`;
+  const c = await ws.startCommand(['/usr/bin/node', '-e', reverses]);
+  assert.equal(text((await c.read()).data), 'ready\n');
+  const published = await ws.ports.publish(8123);
+  const data = randomBytes(3 << 20);
+  const x = await ws.ports.connect(8123);
+  await x.write(data);
+  x.closeWrite();
+  assert.equal(Buffer.compare(Buffer.concat(await all(x)), Buffer.from(data).reverse()), 0);
+  await x.close();
+  assert.equal(text((await c.read()).data), 'whole\n');
+  const part = await ws.ports.connect(8123);
+  await part.write('a part');
+  await part.close(); // without an end
+  assert.equal(text((await c.read()).data), 'reset\n');
+  const gone = assert.rejects(published.wait(), carrel.CarrelError);
+  await ws.stop();
+  await gone;
+  await published.close();
+  await c.close();
+  await assert.rejects(ws.ports.connect(8123), carrel.FailedPrecondition);
+  await assert.rejects(ws.ports.connect(0), carrel.InvalidArgument);
+});
+
+inWorkspace('another size of a terminal', async ({ ws }) => {
+  const until31 = 'while [ $(stty size | tr " " x) != 31x91 ]; do sleep 0.05; done';
+  const id = await ws.detach(['sh', '-c', until31], { terminal: { rows: 20, cols: 70 } });
+  await ws.resize(id, 31, 91);
+  assert.equal((await ws.wait(id)).code, 0);
+});
+
 /** Stands between a client and the daemon, and cuts each connection after so many bytes of either direction. */
 async function cutter(limits, f) {
   const path = `${process.env.CARREL_TEST_DIR}/cut-${process.pid}-${randomUUID().slice(0, 8)}.sock`;
@@ -290,6 +395,29 @@ inWorkspace('a command is run once, wherever the connection breaks', async ({ ws
     ran += Number(r.text);
   }
   assert.ok(lost > 5 && ran > 0, `${lost} were lost, ${ran} ran`);
+});
+
+inWorkspace('a task is run once, and its messages go on where they broke', async ({ ws, t: test }) => {
+  if (!process.env.CARREL_TEST_SOCKET) return test.skip('skipped: connections are cut on the way to a Unix socket');
+  await cutter({ down: 10 }, async (cut) => {
+    const other = new carrel.Client({ host: `unix://${cut.path}` });
+    await assert.rejects(other.workspaces.of(ws.ref).tasks.run(['sh', '-c', works], 'once'), carrel.ConnectionLost);
+    assert.equal(cut.connections, 1);
+    other.close();
+  });
+  await until(async () => (await ws.tasks.list()).every((t) => t.state !== 'running'));
+  assert.ok((await ws.tasks.list()).length < 2);
+  const many = `${say}for i in $(seq 40); do say report_message '{"text":"number '$i'"}'; done; say report_completion '{}'`;
+  const t = await ws.tasks.run(['sh', '-c', many], 'many');
+  await cutter({ down: 1500 }, async (cut) => {
+    const other = new carrel.Client({ host: `unix://${cut.path}` });
+    const followed = other.workspaces.of(ws.ref).tasks.of(t.id);
+    const numbers = (await messages(followed.follow({ after: 2 }))).map((m) => m.number);
+    assert.deepEqual(numbers, Array.from({ length: 40 }, (_, i) => i + 3));
+    assert.ok(cut.connections > 2);
+    assert.equal(followed.info.state, 'completed');
+    other.close();
+  });
 });
 
 inWorkspace('what has a request id is asked again', async ({ client, t }) => {

@@ -132,6 +132,10 @@ export interface Workspace {
    */
   models: ModelUse[];
   modelBudget?: ModelBudget;
+  /**
+   * Files that have placeholders too; see CreateRequest.
+   */
+  secretFiles: string[];
 }
 
 /**
@@ -227,6 +231,11 @@ export interface CreateRequest {
    */
   models: ModelUse[];
   modelBudget?: ModelBudget;
+  /**
+   * Files that have the placeholder of a secret too, as NAME=PATH with a path below the home. NAME is one of secrets, or is
+   * given with this. The file has mode 0600, and is not made where another one is. At most 16.
+   */
+  secretFiles: string[];
 }
 
 export interface CreateResponse {
@@ -380,6 +389,10 @@ export interface UpdateRequest {
    * Limits to change: one that is zero or empty stays, -1 or "-1" takes it away.
    */
   modelBudget?: ModelBudget;
+  /**
+   * As in CreateRequest. A file is removed with its secret, unless something else was written to it.
+   */
+  secretFiles: string[];
 }
 
 export interface UpdateResponse {

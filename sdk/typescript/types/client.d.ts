@@ -96,6 +96,19 @@ export class Approvals {
     deny(id: string, o?: {
         reason?: string;
     }): Promise<import("../types/carrel.d.ts").Approval>;
+    /** Lets commands of a shape pass unasked, until revoke. Without a workspace it is for all of the caller's. No token may do it.
+     * @param {string[]} argv @param {{ workspace?: string, everybody?: boolean }} [o] @returns {Promise<Permission>} */
+    allow(argv: string[], o?: {
+        workspace?: string;
+        everybody?: boolean;
+    }): Promise<Permission>;
+    /** What answers for a thread, and allow, let pass. @param {{ workspace?: string, thread?: string }} [o] */
+    permissions(o?: {
+        workspace?: string;
+        thread?: string;
+    }): Promise<import("../types/carrel.d.ts").Permission[]>;
+    /** Takes a permission back. @param {string} id */
+    revoke(id: string): Promise<void>;
     /** Those that are pending, and from then on each as it changes. @param {{ signal?: AbortSignal }} [o]
      * @returns {AsyncGenerator<Approval, void, void>} */
     watch(o?: {
@@ -117,6 +130,7 @@ export class Secrets {
     remove(name: string): Promise<void>;
 }
 export type Approval = import("../types/carrel.d.ts").Approval;
+export type Permission = import("../types/carrel.d.ts").Permission;
 export type CreateRequest = import("../types/carrel.d.ts").CreateRequest;
 export type SetSecretRequest = import("../types/carrel.d.ts").SetSecretRequest;
 export type Secret = import("../types/carrel.d.ts").Secret;

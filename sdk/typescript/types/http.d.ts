@@ -44,6 +44,8 @@ export class Stream {
     end(): void;
     /** The next message, undefined at the end of the stream. @returns {Promise<Json | undefined>} */
     receive(): Promise<Json | undefined>;
+    /** Reads to the end of the stream, for no longer than that. What comes of it, and how it ends, is dropped. @param {number} seconds */
+    finish(seconds: number): Promise<void>;
     /** Ends the exchange. A connection that is at its end is kept. */
     close(): Promise<void>;
     #private;

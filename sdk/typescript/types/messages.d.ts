@@ -55,6 +55,10 @@ export namespace FileService {
     let searchFiles: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").SearchFilesRequest, import("../types/carrel.d.ts").SearchFilesResponse>;
     let watchFiles: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").WatchFilesRequest, import("../types/carrel.d.ts").WatchFilesResponse>;
 }
+export namespace PortService {
+    let publish: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").PublishRequest, import("../types/carrel.d.ts").PublishResponse>;
+    let connect: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").ConnectRequest, import("../types/carrel.d.ts").ConnectResponse>;
+}
 export namespace AuditService {
     let verify: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").VerifyRequest, import("../types/carrel.d.ts").VerifyResponse>;
     let show: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").ShowRequest, import("../types/carrel.d.ts").ShowResponse>;
@@ -77,6 +81,16 @@ export namespace SecretService {
 export namespace ModelService {
     let listModels: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").ListModelsRequest, import("../types/carrel.d.ts").ListModelsResponse>;
     let modelUsage: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").ModelUsageRequest, import("../types/carrel.d.ts").ModelUsageResponse>;
+}
+export namespace TaskService {
+    let runTask: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").RunTaskRequest, import("../types/carrel.d.ts").RunTaskResponse>;
+    let listTasks: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").ListTasksRequest, import("../types/carrel.d.ts").ListTasksResponse>;
+    let getTask: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").GetTaskRequest, import("../types/carrel.d.ts").GetTaskResponse>;
+    let stopTask: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").StopTaskRequest, import("../types/carrel.d.ts").StopTaskResponse>;
+    let followTask: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").FollowTaskRequest, import("../types/carrel.d.ts").FollowTaskResponse>;
+}
+export namespace AgentService {
+    let serve: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").ServeRequest, import("../types/carrel.d.ts").ServeResponse>;
 }
 export namespace ApprovalService {
     let listApprovals: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").ListApprovalsRequest, import("../types/carrel.d.ts").ListApprovalsResponse>;

@@ -1,3 +1,7 @@
+/** @typedef {import('../types/carrel.d.ts').Workspace} Info */
+/** @typedef {import('../types/carrel.d.ts').UpdateRequest} UpdateRequest */
+/** @typedef {import('./spec.js').CommandOptions} CommandOptions */
+/** @typedef {{ rows: number, cols: number }} Size */
 /** A workspace of a client. info is what the daemon last said of it. Each method is one call of the API, or two. */
 export class Workspace {
     /** @param {import('./client.js').Client} client @param {string} ref @param {Info} [info] */
@@ -7,6 +11,8 @@ export class Workspace {
     /** @type {Info | undefined} */ info: Info | undefined;
     files: Files;
     egress: Egress;
+    tasks: Tasks;
+    ports: Ports;
     /** What the daemon says of it now. @returns {Promise<Info>} */
     get(): Promise<Info>;
     /** Starts it. */
@@ -69,6 +75,8 @@ export class Workspace {
     /** Sends a signal to a command's process group; 0 ends the command: TERM, the grace, KILL.
      * @param {string} commandId @param {number} [signal] @param {number} [grace] */
     signal(commandId: string, signal?: number, grace?: number): Promise<void>;
+    /** Sets the size of a command's terminal. @param {string} commandId @param {number} rows @param {number} cols */
+    resize(commandId: string, rows: number, cols: number): Promise<void>;
     /** How a command would be judged. decision is JSON. @param {string[]} argv @param {CommandOptions} [o] */
     explain(argv: string[], o?: CommandOptions): Promise<import("../types/carrel.d.ts").ExplainResponse>;
     /**
@@ -117,47 +125,13 @@ export class Egress {
 }
 export type Info = import("../types/carrel.d.ts").Workspace;
 export type UpdateRequest = import("../types/carrel.d.ts").UpdateRequest;
-/**
- * Times are in seconds.
- */
-export type CommandOptions = {
-    /**
-     * absolute inside; the home unless said
-     */
-    cwd?: string | undefined;
-    /**
-     * laid over the base environment
-     */
-    env?: Record<string, string> | undefined;
-    /**
-     * ends the command
-     */
-    timeout?: number | undefined;
-    /**
-     * between TERM and KILL
-     */
-    grace?: number | undefined;
-    /**
-     * "user" for what a person wrote; else it counts as a model's
-     */
-    source?: string | undefined;
-    /**
-     * the conversation that it belongs to
-     */
-    thread?: string | undefined;
-    /**
-     * how long to wait for a person's answer; 0 throws NeedsApproval at once
-     */
-    approvalWait?: number | undefined;
-    /**
-     * hangs the command up
-     */
-    signal?: AbortSignal | undefined;
-};
+export type CommandOptions = import("./spec.js").CommandOptions;
 export type Size = {
     rows: number;
     cols: number;
 };
 import { Files } from './files.js';
+import { Tasks } from './task.js';
+import { Ports } from './port.js';
 import { Command } from './command.js';
 import { Terminal } from './command.js';

@@ -1602,8 +1602,8 @@ type PortServiceClient interface {
 	// Publish keeps a port open for its caller, who alone can connect to it, until the client goes or the workspace stops. The only
 	// response comes when it is open. Nothing needs to listen yet.
 	Publish(context.Context, *connect.Request[v1.PublishRequest]) (*connect.ServerStreamForClient[v1.PublishResponse], error)
-	// Connect is one connection. The first request message must be `start`. It needs HTTP/2. The end of what the client sends is the
-	// end of that direction; the other goes on. A stream that ends with an error broke off.
+	// Connect is one connection. The first request message must be `start`. It needs HTTP/2, or Connect's protocol over HTTP/1.1.
+	// The end of what the client sends is the end of that direction; the other goes on. A stream that ends with an error broke off.
 	Connect(context.Context) *connect.BidiStreamForClient[v1.ConnectRequest, v1.ConnectResponse]
 }
 
@@ -1654,8 +1654,8 @@ type PortServiceHandler interface {
 	// Publish keeps a port open for its caller, who alone can connect to it, until the client goes or the workspace stops. The only
 	// response comes when it is open. Nothing needs to listen yet.
 	Publish(context.Context, *connect.Request[v1.PublishRequest], *connect.ServerStream[v1.PublishResponse]) error
-	// Connect is one connection. The first request message must be `start`. It needs HTTP/2. The end of what the client sends is the
-	// end of that direction; the other goes on. A stream that ends with an error broke off.
+	// Connect is one connection. The first request message must be `start`. It needs HTTP/2, or Connect's protocol over HTTP/1.1.
+	// The end of what the client sends is the end of that direction; the other goes on. A stream that ends with an error broke off.
 	Connect(context.Context, *connect.BidiStream[v1.ConnectRequest, v1.ConnectResponse]) error
 }
 
