@@ -82,6 +82,8 @@ type (
 		Step          int
 		Target, Error string
 		Code          *int
+		// NotBegun says why it was not begun.
+		NotBegun string
 		// Job is what it goes on as in the background.
 		Job string
 		// Stderr, Held and Undo are details.
@@ -116,6 +118,9 @@ type Step struct {
 	Target, Command, Purpose, Level string
 	Risk                            int
 	ReadOnly, FirstRun              bool
+	// Together is how many steps, from this one on, are run in Order; 0 for one that is run by itself.
+	Together int
+	Order    string
 	// Background is how long it may go on in the background; 0 if it is waited for.
 	Background time.Duration
 }

@@ -27,6 +27,8 @@ type planShown struct {
 		LimitMS  int64  `json:"limit_ms"`
 		Risk     int    `json:"risk"`
 		FirstRun bool   `json:"first_run"`
+		Together int    `json:"together"`
+		Order    string `json:"order"`
 	} `json:"steps"`
 	Rollback []string `json:"rollback"`
 	Purposes []string `json:"purposes"`
@@ -120,6 +122,11 @@ func (t *turnView) show(m *carrelv1.TaskMessage) error {
 		if json.Unmarshal(m.GetBody(), &s) == nil {
 			return t.to.tool(&s)
 		}
+	case "not_begun":
+		var n notBegunShown
+		if json.Unmarshal(m.GetBody(), &n) == nil {
+			return t.to.notBegun(&n)
+		}
 	case "refusal":
 		var r struct{ Outcome, Why string }
 		if json.Unmarshal(m.GetBody(), &r) == nil {
@@ -129,10 +136,40 @@ func (t *turnView) show(m *carrelv1.TaskMessage) error {
 	return nil
 }
 
+// notBegunShown is the body of a message of kind not_begun.
+type notBegunShown struct {
+	Steps []struct {
+		Step   int    `json:"step"`
+		Target string `json:"target"`
+		Why    string `json:"why"`
+	} `json:"steps"`
+}
+
+// notBegunText names the steps that were not begun, a line for each reason.
+func notBegunText(n *notBegunShown) string {
+	var b strings.Builder
+	for i, s := range n.Steps {
+		if i == 0 || s.Why != n.Steps[i-1].Why {
+			if i > 0 {
+				b.WriteString("\n")
+			}
+			fmt.Fprintf(&b, "  not begun, because %s:", printable(s.Why))
+		} else {
+			b.WriteString(",")
+		}
+		fmt.Fprintf(&b, " %d. %s", s.Step, printable(s.Target))
+	}
+	return b.String() + "\n"
+}
+
 func planText(p *planShown) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "plan %d: %s\n", p.Number, printable(p.Goal))
+	order, last := "", -1
 	for i, s := range p.Steps {
+		if s.Together > 1 {
+			order, last = fmt.Sprintf("  %d to %d: %s\n", i+1, i+s.Together, printable(s.Order)), i+s.Together-1
+		}
 		word := s.Level
 		if s.ReadOnly {
 			word += ", only reads"
@@ -141,6 +178,9 @@ func planText(p *planShown) string {
 			word += fmt.Sprintf(", in the background for at most %v", time.Duration(s.LimitMS)*time.Millisecond)
 		}
 		fmt.Fprintf(&b, "  %d. %s: %s  [%s]\n", i+1, printable(s.Target), printable(s.Command), word)
+		if i == last {
+			b.WriteString(order)
+		}
 	}
 	if len(p.Rollback) > 0 {
 		fmt.Fprintf(&b, "  to undo it: %s\n", printable(strings.Join(p.Rollback, "; ")))

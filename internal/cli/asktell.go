@@ -12,6 +12,7 @@ type teller interface {
 	words(text string) error
 	plan(p *planShown) error
 	step(s *stepShown) error
+	notBegun(n *notBegunShown) error
 	tool(s *stepShown) error
 	refusal(outcome, why string) error
 	note(text string) error
@@ -46,6 +47,8 @@ func (l *lineTeller) step(s *stepShown) error {
 	}
 	return say(l.a.Err, "%s", b.String())
 }
+
+func (l *lineTeller) notBegun(n *notBegunShown) error { return say(l.a.Err, "%s", notBegunText(n)) }
 
 func (l *lineTeller) tool(s *stepShown) error { return say(l.a.Err, "  %s\n", toolText(s)) }
 

@@ -182,6 +182,7 @@ func (s *chatSession) plan(p *planShown) error {
 	for i, x := range p.Steps {
 		step := chatui.Step{
 			Target: x.Target, Command: x.Command, Level: x.Level, Risk: x.Risk, ReadOnly: x.ReadOnly, FirstRun: x.FirstRun,
+			Together: x.Together, Order: x.Order,
 		}
 		if x.Job {
 			step.Background = time.Duration(x.LimitMS) * time.Millisecond
@@ -198,6 +199,15 @@ func (s *chatSession) step(x *stepShown) error {
 	return s.tell(chatui.StepEnd{
 		Step: x.Step, Target: x.Target, Error: x.Error, Code: x.Code, Stderr: x.Stderr, Held: x.Held, Undo: x.Undo, Job: x.Job,
 	})
+}
+
+func (s *chatSession) notBegun(n *notBegunShown) error {
+	for _, x := range n.Steps {
+		if err := s.tell(chatui.StepEnd{Step: x.Step, Target: x.Target, NotBegun: x.Why}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *chatSession) tool(x *stepShown) error { return s.note("read " + toolText(x)) }

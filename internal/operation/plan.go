@@ -39,6 +39,10 @@ type PlanStep struct {
 	FirstRun bool `json:"first_run,omitempty"`
 	// Digest is that of the operation that it is.
 	Digest string `json:"digest"`
+	// Together is how many steps, from this one on, are not run one after the other, and Order in which order they are
+	// instead. It is 0 for a step that is run by itself, and for those behind the first.
+	Together int    `json:"together,omitempty"`
+	Order    string `json:"order,omitempty"`
 	// Diff shows a person what a patch does; it is bound by the digest, and no part of the record.
 	Diff string `json:"-"`
 }
@@ -55,7 +59,11 @@ func planAsks(op Operation) bool {
 // Lines are the steps of a plan as a person reads them, one a line.
 func (p Plan) Lines() []string {
 	lines := make([]string, 0, len(p.Steps))
+	order, last := "", -1
 	for i, s := range p.Steps {
+		if s.Together > 1 {
+			order, last = fmt.Sprintf("%d to %d: %s", i+1, i+s.Together, s.Order), i+s.Together-1
+		}
 		part := ""
 		if s.Part != "command" {
 			part = s.Part + ", "
@@ -70,6 +78,9 @@ func (p Plan) Lines() []string {
 		lines = append(lines, fmt.Sprintf("%d. %s%s: %s  [%s, risk %d]", i+1, part, s.Target, s.Command, why, s.Risk))
 		if s.Diff != "" {
 			lines = append(lines, strings.Split(strings.TrimRight(s.Diff, "\n"), "\n")...)
+		}
+		if i == last {
+			lines = append(lines, order)
 		}
 	}
 	return lines

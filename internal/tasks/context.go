@@ -104,6 +104,15 @@ func (t *Tasks) told(ctx context.Context, on id.Workspace, task id.Command) (out
 				if json.Unmarshal(m.Body, &r) == nil {
 					steps.WriteString(stepText(r))
 				}
+			case "not_begun":
+				var n struct {
+					Steps []turns.NotBegun `json:"steps"`
+				}
+				if json.Unmarshal(m.Body, &n) == nil {
+					for _, s := range n.Steps {
+						fmt.Fprintf(&steps, "- on %s: step %d was not begun: %s\n", s.Target, s.Step, s.Why)
+					}
+				}
 			case "message":
 				answer.WriteString(chunkOf(m.Body))
 			}

@@ -89,6 +89,10 @@ func (t *Turns) resolveStep(ctx context.Context, turn *Turn, part string, s plan
 		return nil, err
 	}
 	var out []step
+	way, err := turn.Order.Of(len(names))
+	if err != nil {
+		return nil, err
+	}
 	for _, name := range names {
 		x := step{shown: operation.PlanStep{Part: part, Command: s.Command, ReadOnly: s.ReadOnly}, hosts: len(names)}
 		if err := t.place(ctx, turn, &x, s.Target.Kind, name); err != nil {
@@ -118,6 +122,9 @@ func (t *Turns) resolveStep(ctx context.Context, turn *Turn, part string, s plan
 			return nil, err
 		}
 		out = append(out, x)
+	}
+	if len(out) > 1 {
+		out[0].shown.Together, out[0].shown.Order = len(out), way.String()
 	}
 	return out, nil
 }

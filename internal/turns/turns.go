@@ -18,6 +18,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/commands"
+	"github.com/carrel-dev/carrel/internal/fanout"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/lifecycle"
@@ -79,6 +80,8 @@ type Turn struct {
 	On    operation.Target
 	// PlanOnly: plans are judged and shown, and not carried out.
 	PlanOnly bool
+	// Order is how steps reach several hosts.
+	Order fanout.Order
 	// Wait is how long a person may take to answer, and Gone is closed when nobody waits for it any more.
 	Wait time.Duration
 	Gone <-chan struct{}
@@ -109,6 +112,15 @@ type Reply struct {
 	// Why says what is wrong, and what the agent may do about it.
 	Why   string       `json:"why,omitempty"`
 	Steps []StepResult `json:"steps,omitempty"`
+	// NotBegun are the steps that were not begun, each with the reason.
+	NotBegun []NotBegun `json:"not_begun,omitempty"`
+}
+
+// NotBegun is a step that was not begun.
+type NotBegun struct {
+	Step   int    `json:"step"`
+	Target string `json:"target"`
+	Why    string `json:"why"`
 }
 
 // StepResult is what became of a step.
@@ -273,7 +285,7 @@ func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, ste
 	var reply Reply
 	err = a.Do(gate.Covered(ctx, cover), func(ctx context.Context, _ permit.Permit) (any, error) {
 		reply, err = t.runAll(ctx, turn, steps)
-		return ended{Outcome: reply.Outcome, Steps: len(reply.Steps)}, err
+		return ended{Outcome: reply.Outcome, Steps: len(reply.Steps), NotBegun: len(reply.NotBegun)}, err
 	})
 	return reply, err
 }
@@ -282,6 +294,8 @@ func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, ste
 type ended struct {
 	Outcome string `json:"plan,omitempty"`
 	Steps   int    `json:"steps_run,omitempty"`
+	// NotBegun is how many steps were not begun.
+	NotBegun int `json:"steps_not_begun,omitempty"`
 }
 
 // planNote is a plan as those who follow the turn see it. first: a person is asked about it only because a model wrote it.
