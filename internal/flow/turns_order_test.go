@@ -155,3 +155,114 @@ func TestOrderWhenTheClientGoes(t *testing.T) {
 		t.Errorf("ran %q", ran)
 	}
 }
+
+// looksAt is a step that says that it only reads.
+func looksAt(target, command string) map[string]any {
+	s := onTarget(target, command)
+	s["read_only"] = true
+	return s
+}
+
+// Steps that only read run together, at most four at once and nothing beside one that does not, and are told in the plan's
+// order. A failure has no further one begin.
+func TestStepsTogether(t *testing.T) {
+	var steps []map[string]any
+	for i := range 6 {
+		steps = append(steps, looksAt([]string{"host", "remote web-1"}[i%2], fmt.Sprintf("echo %d", i)))
+	}
+	steps = append(steps, onTarget("host", "id"), looksAt("host", "echo 7"), looksAt("host", "echo 8 fails"),
+		looksAt("host", "touch x; echo 9"))
+	second := slices.Clone(steps[:6])
+	for i := range 4 {
+		second[i] = looksAt("host", fmt.Sprintf("echo %d fails", i))
+	}
+	h, told := proposing(t, judged, planText(steps[:9]...), planText(second...), planText(steps...))
+	d := &hostsDouble{local: true, remotes: []string{"web-1"}}
+	began, release := make(chan string, 20), make(chan struct{})
+	var now, most atomic.Int32
+	d.run = func(_ context.Context, c runtime.HostCommand) (runtime.HostResult, error) {
+		n := now.Add(1)
+		defer now.Add(-1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		began <- c.Argv[2]
+		if c.Argv[2] != "echo 3" && !strings.Contains(c.Argv[2], "fails") { // the fourth ends first
+			<-release
+		}
+		code := 0
+		if strings.Contains(c.Argv[2], "fails") {
+			code = 1
+		}
+		if c.Argv[2] == "id" && n != 1 {
+			t.Errorf("id runs beside %d others", n-1)
+		}
+		return runtime.HostResult{Status: &execapi.Status{Code: code}}, nil
+	}
+	task := h.turn(d)
+	for range 5 { // four at first, and one in the place of echo 3
+		<-began
+	}
+	if n := len(d.all()); n != 5 || most.Load() != 4 {
+		t.Errorf("%d began, %d at once", n, most.Load())
+	}
+	for range 7 { // the others
+		release <- struct{}{}
+	}
+	r := next(t, told)
+	if r.Outcome != "failed" || len(r.Steps) != 9 || most.Load() != 4 {
+		t.Errorf("%+v, %d at once", r, most.Load())
+	}
+	for i, s := range r.Steps {
+		if s.Step != i+1 {
+			t.Errorf("step %d is told in place %d", s.Step, i+1)
+		}
+	}
+	// Those that begin fail, and the two that had not begun are left out.
+	if r := next(t, told); r.Outcome != "failed" || len(r.Steps) != 4 || len(r.NotBegun) != 2 ||
+		!strings.Contains(r.NotBegun[0].Why, "1 step failed") {
+		t.Errorf("%+v", r)
+	}
+	// One that does more than it says refuses the plan, as ever.
+	if r := next(t, told); r.Outcome != "refused" || len(r.Steps) > 0 {
+		t.Errorf("%+v", r)
+	}
+	all, _ := h.follows(task, 0)
+	last, ends := 0, 0
+	for _, m := range all {
+		if _, body, ok := strings.Cut(m, ` step {"step":`); ok && ends < 9 {
+			n := 0
+			_, _ = fmt.Sscan(body, &n)
+			if ends++; n != last+1 {
+				t.Errorf("step %d is shown after step %d", n, last)
+			}
+			last = n
+		}
+	}
+	if ends != 9 || !strings.Contains(strings.Join(all, "\n"), `"together":6,"order":"as they only read, 4 at once`) {
+		t.Errorf("%d steps are shown: %q", ends, all)
+	}
+}
+
+// Where a person is asked about commands of models, none runs beside another.
+func TestNoStepsTogether(t *testing.T) {
+	h, told := proposing(t, "rules: []", planText(looksAt("host", "echo 1"), looksAt("host", "echo 2"), looksAt("host", "echo 3")))
+	d := &hostsDouble{local: true}
+	var now atomic.Int32
+	d.run = func(context.Context, runtime.HostCommand) (runtime.HostResult, error) {
+		if now.Add(1) != 1 {
+			t.Error("it runs beside another")
+		}
+		defer now.Add(-1)
+		return runtime.HostResult{Status: &execapi.Status{}}, nil
+	}
+	a := h.pendingOf(func() { h.turn(d) })
+	if strings.Contains(strings.Join(a.Argv, "\n"), "at once") {
+		t.Errorf("asked %q", a.Argv)
+	}
+	if err := h.answerAt(alice, a, approval.Once, ""); err != nil {
+		t.Fatal(err)
+	}
+	if r := next(t, told); r.Outcome != "done" || len(r.Steps) != 3 {
+		t.Errorf("%+v", r)
+	}
+}

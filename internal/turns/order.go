@@ -9,7 +9,31 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/fanout"
 	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/policy"
 )
+
+// looks is the order of steps that only read: a few at once, and none begins once one has failed.
+var looks = fanout.Order{Forks: 4, MaxFailures: "0", NoCanary: true}
+
+// quiet reports whether a step may run beside others: it only reads, nobody is asked about it, and it is on one place.
+func (s *step) quiet() bool {
+	return s.patch == nil && s.hosts == 1 && s.shown.ReadOnly && !s.shown.Background && !s.asks && s.shown.Level == policy.Safe.String()
+}
+
+// joinQuiet has steps that only read, with nothing between them and of one part of the plan, run together. They were judged.
+func joinQuiet(steps []step) {
+	for from := 0; from < len(steps); {
+		to := from + 1
+		for to < len(steps) && steps[from].quiet() && steps[to].quiet() && steps[to].shown.Part == steps[from].shown.Part {
+			to++
+		}
+		if to-from > 1 {
+			steps[from].shown.Together = to - from
+			steps[from].shown.Order = fmt.Sprintf("as they only read, %d at once; if one fails, no further one", min(looks.Forks, to-from))
+		}
+		from = to
+	}
+}
 
 // carrying is a plan that is being carried out.
 type carrying struct {
@@ -77,7 +101,11 @@ func (c *carrying) told() error {
 // group runs the steps from one to another that belong together. It returns why the plan ends with them, "" if it goes on.
 func (c *carrying) group(ctx context.Context, from, to int) (why string, err error) {
 	steps := c.steps[from:to]
-	way, err := c.turn.Order.Of(len(steps))
+	order := c.turn.Order
+	if steps[0].hosts == 1 && len(steps) > 1 {
+		order = looks
+	}
+	way, err := order.Of(len(steps))
 	if err != nil {
 		return "", err
 	}
@@ -126,7 +154,7 @@ func (c *carrying) group(ctx context.Context, from, to int) (why string, err err
 	case failed == 1:
 		return fmt.Sprintf("step %d failed on %s", first.Step, first.Target), nil
 	}
-	return fmt.Sprintf("step %d failed on %s, and %d hosts of its step failed in all", first.Step, first.Target, failed), nil
+	return fmt.Sprintf("step %d failed on %s, and %d of those that run with it failed in all", first.Step, first.Target, failed), nil
 }
 
 // fan is steps that are not run one after the other.
@@ -202,6 +230,8 @@ func (f *fan) may(ctx context.Context, ended int, between bool, s *step) bool {
 		f.why = strings.TrimSuffix(context.Cause(ctx).Error(), ": "+errdefs.ErrAborted.Error())
 	case f.way.Canary() && ended == 1 && f.failed == 1:
 		f.why = "the host that goes first failed"
+	case f.way.Over(failed, between) && f.inOrder:
+		f.why = counted(failed, "step", "steps") + " failed"
 	case f.way.Over(failed, between):
 		f.why = counted(failed, "host", "hosts") + " failed"
 	case s.on.Kind != operation.Workspace && f.turn.Hosts() == nil:

@@ -213,6 +213,7 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 		op.Steps = []operation.PlanStep{steps[at].shown}
 		return t.refuse(ctx, turn, op, why)
 	}
+	joinQuiet(steps)
 	first := true
 	for _, s := range steps {
 		op.Steps = append(op.Steps, s.shown)
