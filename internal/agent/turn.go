@@ -47,8 +47,9 @@ type reply struct {
 		Held    string `json:"held,omitempty"`
 		Job     string `json:"job,omitempty"`
 	} `json:"steps,omitempty"`
-	// NotBegun are told to the model as they are.
+	// NotBegun and Rollback are told to the model as they are.
 	NotBegun json.RawMessage `json:"not_begun,omitempty"`
+	Rollback json.RawMessage `json:"rollback,omitempty"`
 }
 
 // run asks the model until it has answered, and returns why the turn ended, in ACP's words.

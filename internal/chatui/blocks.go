@@ -154,7 +154,7 @@ func lastLine(s string) string {
 
 func (b *planBlock) lines(width int, trace bool) []string {
 	return b.draw(width, trace, func() []string {
-		out := hang(fmt.Sprintf("plan %d: ", b.p.Number), "  ", b.p.Goal, bold, width)
+		out := hang(fmt.Sprintf("plan %d%s: ", b.p.Number, b.p.Note), "  ", b.p.Goal, bold, width)
 		order, end := "", -1
 		for i, s := range b.p.Steps {
 			last := i == len(b.p.Steps)-1 && len(b.p.Rollback) == 0

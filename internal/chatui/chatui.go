@@ -72,8 +72,10 @@ type (
 	Plan struct {
 		Number       int
 		Digest, Goal string
-		Steps        []Step
-		Rollback     []string
+		// Note stands behind the number.
+		Note     string
+		Steps    []Step
+		Rollback []string
 		// Diff shows the change of a patch, as package patch draws it.
 		Diff string
 	}

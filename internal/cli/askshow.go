@@ -17,6 +17,7 @@ type planShown struct {
 	Digest string `json:"digest"`
 	Goal   string `json:"goal"`
 	Asks   bool   `json:"asks"`
+	Undoes int    `json:"undoes"`
 	Steps  []struct {
 		Part     string `json:"part"`
 		Target   string `json:"target"`
@@ -164,7 +165,7 @@ func notBegunText(n *notBegunShown) string {
 
 func planText(p *planShown) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "plan %d: %s\n", p.Number, printable(p.Goal))
+	fmt.Fprintf(&b, "plan %d%s: %s\n", p.Number, undoing(p.Undoes), printable(p.Goal))
 	order, last := "", -1
 	for i, s := range p.Steps {
 		if s.Together > 1 {
@@ -186,6 +187,14 @@ func planText(p *planShown) string {
 		fmt.Fprintf(&b, "  to undo it: %s\n", printable(strings.Join(p.Rollback, "; ")))
 	}
 	return b.String()
+}
+
+// undoing says of a plan that it has the rollback steps of another one, which runs only if the person says so.
+func undoing(other int) string {
+	if other == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (the rollback steps of plan %d; they run only if you say y)", other)
 }
 
 func stepText(s *stepShown) string {

@@ -178,7 +178,7 @@ func (s *chatSession) tell(e chatui.Event) error {
 func (s *chatSession) words(text string) error { return s.tell(chatui.Words{Text: text}) }
 
 func (s *chatSession) plan(p *planShown) error {
-	e := chatui.Plan{Number: p.Number, Digest: p.Digest, Goal: p.Goal, Rollback: p.Rollback, Diff: p.Diff}
+	e := chatui.Plan{Number: p.Number, Note: undoing(p.Undoes), Digest: p.Digest, Goal: p.Goal, Rollback: p.Rollback, Diff: p.Diff}
 	for i, x := range p.Steps {
 		step := chatui.Step{
 			Target: x.Target, Command: x.Command, Level: x.Level, Risk: x.Risk, ReadOnly: x.ReadOnly, FirstRun: x.FirstRun,

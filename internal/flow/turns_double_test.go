@@ -76,6 +76,7 @@ type answerTo struct {
 		Step int    `json:"step"`
 		Why  string `json:"why"`
 	} `json:"not_begun"`
+	Rollback *answerTo `json:"rollback"`
 }
 
 // judged has commands of models judged as those of people.

@@ -17,13 +17,15 @@ type Plan struct {
 	// Goal is what the agent says that it is for.
 	Goal  string     `json:"goal,omitempty"`
 	Steps []PlanStep `json:"steps,omitempty"`
+	// Undoes is the number of the plan whose rollback steps these are, after one of its steps had failed; 0 for any other.
+	Undoes int `json:"undoes,omitempty"`
 	// Asks: the policy has a person asked about one of the steps. It follows from them.
 	Asks bool `json:"asks,omitempty"`
 }
 
 // PlanStep is one command of a plan on one target.
 type PlanStep struct {
-	// Part is the part of the plan that it belongs to: "preflight", "patch", "command" or "verification".
+	// Part is the part of the plan that it belongs to: "preflight", "patch", "command", "verification" or "rollback".
 	Part string `json:"part"`
 	// Target is "host", "workspace NAME" or "remote NAME"; NAME is the derived name of a workspace.
 	Target   string `json:"target"`

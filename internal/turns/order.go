@@ -226,6 +226,7 @@ func (f *fan) run(ctx context.Context) ([]*StepResult, error) {
 func (f *fan) may(ctx context.Context, ended int, between bool, s *step) bool {
 	failed := f.failed + f.lost
 	switch {
+	case f.why != "": // the first reason stays
 	case ctx.Err() != nil:
 		f.why = strings.TrimSuffix(context.Cause(ctx).Error(), ": "+errdefs.ErrAborted.Error())
 	case f.way.Canary() && ended == 1 && f.failed == 1:

@@ -114,6 +114,8 @@ type Reply struct {
 	Steps []StepResult `json:"steps,omitempty"`
 	// NotBegun are the steps that were not begun, each with the reason.
 	NotBegun []NotBegun `json:"not_begun,omitempty"`
+	// Rollback is what became of the plan's rollback steps, which a person was asked about after a step had failed.
+	Rollback *Reply `json:"rollback,omitempty"`
 }
 
 // NotBegun is a step that was not begun.
@@ -208,13 +210,18 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 	if err != nil {
 		return Reply{Outcome: Invalid, Why: err.Error()}, nil
 	}
-	op := operation.Plan{ID: turn.Task, Number: turn.plans, Goal: oneLine(p.Goal)}
+	return t.consider(ctx, turn, p, operation.Plan{ID: turn.Task, Number: turn.plans, Goal: oneLine(p.Goal)}, steps)
+}
+
+// consider has the steps of a plan judged and shown, and carries them out.
+func (t *Turns) consider(ctx context.Context, turn *Turn, p *proposal, op operation.Plan, steps []step) (Reply, error) {
 	if at, why := t.judge(ctx, steps); why != nil {
 		op.Steps = []operation.PlanStep{steps[at].shown}
 		return t.refuse(ctx, turn, op, why)
 	}
 	joinQuiet(steps)
-	first := true
+	op.Asks = op.Undoes > 0 // which nothing does by itself
+	first := !op.Asks
 	for _, s := range steps {
 		op.Steps = append(op.Steps, s.shown)
 		op.Asks = op.Asks || s.asks
@@ -238,7 +245,11 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 	if turn.PlanOnly {
 		return Reply{Outcome: Denied, Why: "only the plan was asked for, and nothing was run"}, nil
 	}
-	return t.carryOut(ctx, turn, op, steps)
+	reply, err := t.carryOut(ctx, turn, op, steps)
+	if err == nil && reply.Outcome == Failed && op.Asks && op.Undoes == 0 && len(p.Rollback) > 0 {
+		err = t.offerRollback(ctx, turn, p, op, steps, &reply)
+	}
+	return reply, err
 }
 
 // authorise has a plan pass the first half of the gate.
@@ -318,7 +329,7 @@ func planNote(op operation.Plan, digest string, first bool, p *proposal) map[str
 	return map[string]any{
 		"number": op.Number, "digest": digest, "goal": op.Goal, "steps": op.Steps, "asks": op.Asks, "purposes": purposes,
 		"risk_summary": oneLine(p.RiskSummary), "rollback": rollback, "diff": diff,
-		"only_first_run": first,
+		"only_first_run": first, "undoes": op.Undoes,
 	}
 }
 
