@@ -161,6 +161,9 @@ func (t *turn) propose(ctx context.Context, text string, what plan.Type) (over b
 		return true, t.s.tell("I could not go on: " + r.Why)
 	case "denied":
 		// What a person has refused is not tried in another way.
+		if len(r.Steps) > 0 {
+			return true, t.s.tell("I stopped, because a step was not approved: " + r.Why)
+		}
 		return true, t.s.tell("Nothing was run, because the plan was not approved: " + r.Why)
 	case "refused":
 		if t.refused++; t.refused > maxRepairs {

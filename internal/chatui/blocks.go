@@ -218,7 +218,9 @@ type questionBlock struct {
 }
 
 func (b *questionBlock) answered(kind Kind, why string) {
-	b.mine = map[Kind]string{Once: "you let it pass, once", Always: "you let it pass, always", Deny: "you denied it"}[kind]
+	b.mine = map[Kind]string{
+		Once: "you let it pass, once", Steps: "you let its first step pass", Always: "you let it pass, always", Deny: "you denied it",
+	}[kind]
 	if why != "" {
 		b.mine += ": " + why
 	}

@@ -41,6 +41,7 @@ type Kind string
 // The kinds of answers.
 const (
 	Once   Kind = "once"
+	Steps  Kind = "steps"
 	Always Kind = "always"
 	Deny   Kind = "deny"
 )
@@ -106,6 +107,8 @@ type (
 		Details, Until string
 		// Always: an answer for later is possible.
 		Always bool
+		// Steps: the plan can be let pass one step at a time.
+		Steps bool
 	}
 	// Settled is a question that is no longer open, and how that came.
 	Settled struct{ ID, How string }

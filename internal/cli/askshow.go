@@ -38,6 +38,11 @@ type planShown struct {
 	OnlyFirstRun bool `json:"only_first_run"`
 }
 
+// several reports whether the plan has more than one step that can be approved by itself.
+func (p *planShown) several() bool {
+	return len(p.Steps) > 0 && max(p.Steps[0].Together, 1) < len(p.Steps)
+}
+
 // plans are the plans of a turn that were shown, by the digest by which a person is asked about them.
 type plans struct {
 	mu    sync.Mutex
@@ -90,8 +95,11 @@ type stepShown struct {
 func (t *turnView) show(m *carrelv1.TaskMessage) error {
 	if t.out == asJSON {
 		var p planShown
-		if m.GetKind() == "plan" && json.Unmarshal(m.GetBody(), &p) == nil {
+		switch {
+		case m.GetKind() == "plan" && json.Unmarshal(m.GetBody(), &p) == nil:
 			t.plans.add(&p)
+		case m.GetKind() == "asks":
+			t.stepAsked(m)
 		}
 		return t.a.printMessage(m, asJSON)
 	}
@@ -113,6 +121,8 @@ func (t *turnView) show(m *carrelv1.TaskMessage) error {
 			t.plans.add(&p) // once it is on the screen
 			return err
 		}
+	case "asks":
+		t.stepAsked(m)
 	case "step":
 		var s stepShown
 		if json.Unmarshal(m.GetBody(), &s) == nil {
@@ -135,6 +145,16 @@ func (t *turnView) show(m *carrelv1.TaskMessage) error {
 		}
 	}
 	return nil
+}
+
+// stepAsked takes it that a person is asked about one step of a plan, which the question itself shows.
+func (t *turnView) stepAsked(m *carrelv1.TaskMessage) {
+	var x struct {
+		Digest string `json:"digest"`
+	}
+	if json.Unmarshal(m.GetBody(), &x) == nil {
+		t.plans.add(&planShown{Digest: x.Digest})
+	}
 }
 
 // notBegunShown is the body of a message of kind not_begun.

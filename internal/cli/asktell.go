@@ -16,8 +16,8 @@ type teller interface {
 	tool(s *stepShown) error
 	refusal(outcome, why string) error
 	note(text string) error
-	// ask returns the answer to a question, or an error once ctx has ended.
-	ask(ctx context.Context, m *carrelv1.Approval) reply
+	// ask returns the answer to a question, to a plan of several steps also one for a step at a time, or an error once ctx has ended.
+	ask(ctx context.Context, m *carrelv1.Approval, steps bool) reply
 	// settled says that a question is over without the person's answer.
 	settled(m *carrelv1.Approval) error
 }
@@ -58,8 +58,8 @@ func (l *lineTeller) refusal(outcome, why string) error {
 
 func (l *lineTeller) note(text string) error { return say(l.a.Err, "carrel: %s\n", text) }
 
-func (l *lineTeller) ask(ctx context.Context, m *carrelv1.Approval) reply {
-	return l.a.prompt(ctx, m, false)
+func (l *lineTeller) ask(ctx context.Context, m *carrelv1.Approval, steps bool) reply {
+	return l.a.prompt(ctx, m, false, steps)
 }
 
 func (l *lineTeller) settled(*carrelv1.Approval) error {

@@ -219,7 +219,7 @@ func (s *chatSession) refusal(outcome, why string) error {
 func (s *chatSession) note(text string) error { return s.tell(chatui.Note{Text: text}) }
 
 // ask implements teller: the question is shown, and answered by Answer. A plan is answered for once: no answer covers another.
-func (s *chatSession) ask(ctx context.Context, m *carrelv1.Approval) reply {
+func (s *chatSession) ask(ctx context.Context, m *carrelv1.Approval, steps bool) reply {
 	answer := make(chan reply, 1)
 	s.mu.Lock()
 	s.open[m.GetId()] = answer
@@ -231,7 +231,7 @@ func (s *chatSession) ask(ctx context.Context, m *carrelv1.Approval) reply {
 	}()
 	_ = s.tell(chatui.Question{
 		ID: m.GetId(), Digest: m.GetActionDigest(), Risk: int(m.GetRiskScore()), Rule: m.GetRule(), Reasons: m.GetReasons(),
-		Details: approvalText(m), Until: untilText(m),
+		Details: approvalText(m), Until: untilText(m), Steps: steps,
 	})
 	select {
 	case r := <-answer:

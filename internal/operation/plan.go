@@ -17,6 +17,10 @@ type Plan struct {
 	// Goal is what the agent says that it is for.
 	Goal  string     `json:"goal,omitempty"`
 	Steps []PlanStep `json:"steps,omitempty"`
+	// From is the number of the first of these steps, where they are one of a plan of Whole steps that a person approves one at
+	// a time; 0 for a whole plan.
+	From  int `json:"from,omitempty"`
+	Whole int `json:"whole,omitempty"`
 	// Undoes is the number of the plan whose rollback steps these are, after one of its steps had failed; 0 for any other.
 	Undoes int `json:"undoes,omitempty"`
 	// Asks: the policy has a person asked about one of the steps. It follows from them.
@@ -52,6 +56,14 @@ type PlanStep struct {
 // Op implements Operation.
 func (Plan) Op() Name { return RunPlan }
 
+// First is how many of the steps are the first one as it is run: more than one if they are run together.
+func (p Plan) First() int {
+	if len(p.Steps) == 0 {
+		return 0
+	}
+	return min(max(p.Steps[0].Together, 1), len(p.Steps))
+}
+
 // planAsks reports whether a person is asked about a plan.
 func planAsks(op Operation) bool {
 	p, ok := op.(Plan)
@@ -61,10 +73,10 @@ func planAsks(op Operation) bool {
 // Lines are the steps of a plan as a person reads them, one a line.
 func (p Plan) Lines() []string {
 	lines := make([]string, 0, len(p.Steps))
-	order, last := "", -1
+	order, last, before := "", -1, max(p.From-1, 0)
 	for i, s := range p.Steps {
 		if s.Together > 1 {
-			order, last = fmt.Sprintf("%d to %d: %s", i+1, i+s.Together, s.Order), i+s.Together-1
+			order, last = fmt.Sprintf("%d to %d: %s", before+i+1, before+i+s.Together, s.Order), i+s.Together-1
 		}
 		part := ""
 		if s.Part != "command" {
@@ -77,7 +89,7 @@ func (p Plan) Lines() []string {
 		if s.Background {
 			part += fmt.Sprintf("in the background for at most %v, ", time.Duration(s.LimitMS)*time.Millisecond)
 		}
-		lines = append(lines, fmt.Sprintf("%d. %s%s: %s  [%s, risk %d]", i+1, part, s.Target, s.Command, why, s.Risk))
+		lines = append(lines, fmt.Sprintf("%d. %s%s: %s  [%s, risk %d]", before+i+1, part, s.Target, s.Command, why, s.Risk))
 		if s.Diff != "" {
 			lines = append(lines, strings.Split(strings.TrimRight(s.Diff, "\n"), "\n")...)
 		}

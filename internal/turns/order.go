@@ -2,6 +2,7 @@ package turns
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -46,14 +47,33 @@ type carrying struct {
 	failed map[string]int
 }
 
-// runAll runs the steps in their order until one fails. The hosts of one step are worked on as the turn's order says.
-func (t *Turns) runAll(ctx context.Context, turn *Turn, steps []step) (Reply, error) {
+// runAll runs the steps in their order until one fails. The hosts of one step are worked on as the turn's order says. If next
+// is not nil, each step but the first is run by it: it calls the function once a person has let the step through.
+func (t *Turns) runAll(ctx context.Context, turn *Turn, steps []step,
+	next func(ctx context.Context, from, to int, run func(context.Context) error) error,
+) (Reply, error) {
 	c := &carrying{t: t, turn: turn, steps: steps, reply: Reply{Outcome: Done}, failed: map[string]int{}}
 	ctx, cancel := turn.while(ctx)
 	defer cancel()
 	for from := 0; from < len(steps); {
 		to := from + max(steps[from].shown.Together, 1)
-		why, err := c.group(ctx, from, to)
+		var why string
+		run := func(ctx context.Context) (err error) {
+			why, err = c.group(ctx, from, to)
+			return err
+		}
+		var err error
+		if next != nil && from > 0 {
+			err = next(ctx, from, to, run)
+		} else {
+			err = run(ctx)
+		}
+		if no, ok := errors.AsType[*notLet](err); ok {
+			c.reply.Outcome = no.Outcome
+			c.reply.Why = fmt.Sprintf("of the plan's %d steps %d were begun: %s", len(steps), len(c.reply.Steps), no.Why)
+			c.leave(from, len(steps), no.Why)
+			break
+		}
 		if err != nil {
 			return c.reply, err
 		}

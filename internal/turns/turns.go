@@ -246,7 +246,7 @@ func (t *Turns) consider(ctx context.Context, turn *Turn, p *proposal, op operat
 		return Reply{Outcome: Denied, Why: "only the plan was asked for, and nothing was run"}, nil
 	}
 	reply, err := t.carryOut(ctx, turn, op, steps)
-	if err == nil && reply.Outcome == Failed && op.Asks && op.Undoes == 0 && len(p.Rollback) > 0 {
+	if err == nil && reply.Outcome == Failed && op.Asks && len(p.Rollback) > 0 {
 		err = t.offerRollback(ctx, turn, p, op, steps, &reply)
 	}
 	return reply, err
@@ -281,6 +281,25 @@ func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, ste
 		return Reply{Outcome: Denied, Why: why.Error()}, nil
 	}
 	a, err := authorised.Admit(ctx)
+	if err != nil {
+		return unanswered(err)
+	}
+	cover := a.Cover()
+	defer cover.End()
+	var reply Reply
+	err = a.Do(gate.Covered(ctx, cover), func(ctx context.Context, _ permit.Permit) (any, error) {
+		var next func(context.Context, int, int, func(context.Context) error) error
+		if a.Stepwise() {
+			next = t.stepwise(turn, op)
+		}
+		reply, err = t.runAll(ctx, turn, steps, next)
+		return ended{Outcome: reply.Outcome, Steps: len(reply.Steps), NotBegun: len(reply.NotBegun)}, err
+	})
+	return reply, err
+}
+
+// unanswered is what an agent is told of a plan that was not let through; the error is one that ends the turn.
+func unanswered(err error) (Reply, error) {
 	var denial *approval.Denial
 	switch {
 	case errors.As(err, &denial):
@@ -289,17 +308,8 @@ func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, ste
 		return Reply{Outcome: Denied, Why: "nobody approved it in time"}, nil
 	case errdefs.IsResourceExhausted(err):
 		return Reply{Outcome: Refused, Why: err.Error()}, nil
-	case err != nil:
-		return Reply{}, err
 	}
-	cover := a.Cover()
-	defer cover.End()
-	var reply Reply
-	err = a.Do(gate.Covered(ctx, cover), func(ctx context.Context, _ permit.Permit) (any, error) {
-		reply, err = t.runAll(ctx, turn, steps)
-		return ended{Outcome: reply.Outcome, Steps: len(reply.Steps), NotBegun: len(reply.NotBegun)}, err
-	})
-	return reply, err
+	return Reply{}, err
 }
 
 // ended is what the outcome of a plan says in the record.

@@ -87,3 +87,40 @@ func TestAskInBatches(t *testing.T) {
 		})
 	}
 }
+
+// A person approves a plan one step at a time: the key is shown, each step is asked about by itself, and none runs before.
+func TestAskStepByStep(t *testing.T) {
+	m, o, ask := newFleet(t)
+	did := filepath.Join(o.home, "did")
+	s := m.script(t, always(planOfAll(
+		planStep("remote web-1", "echo one >> "+did, false), planStep("remote web-2", "echo two >> "+did, false),
+		planStep("remote web-3", "echo three >> "+did, false),
+	)), always(directly("it is over")))
+	done := func() string {
+		b, _ := os.ReadFile(did)
+		return strings.Join(strings.Fields(string(b)), " ")
+	}
+	term := ask("do it")
+	term.Expect("[s] step by step  " + question)
+	mark := m.mark(t)
+	if got := done(); got != "" {
+		t.Errorf("%q ran", got)
+	}
+	term.Type("step\n")
+	term.ExpectAfter("1. remote web-1: done", question)
+	if screen := term.Screen(); !strings.Contains(screen, "2. remote web-2: echo two") {
+		t.Errorf("asked %q", screen)
+	}
+	if got := done(); got != "one" {
+		t.Errorf("%q ran", got)
+	}
+	term.Type("y\n")
+	term.ExpectAfter("2. remote web-2: done", question)
+	term.Type("n\nnot this one\n")
+	term.Expect("I stopped, because a step was not approved")
+	term.Wait()
+	if got := done(); got != "one two" || len(s.said()) != 1 {
+		t.Errorf("%q ran", got)
+	}
+	m.recorded(t, mark, `"from":2,"whole":3`, "echo two")
+}

@@ -8461,7 +8461,7 @@ type TaskMessage struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Number int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	UnixMs int64                  `protobuf:"varint,2,opt,name=unix_ms,json=unixMs,proto3" json:"unix_ms,omitempty"`
-	// prompt, message, permission, answer, key or completion; of an agent also plan, step, not_begun and refusal.
+	// prompt, message, permission, answer, key or completion; of an agent also plan, asks, step, not_begun and refusal.
 	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
 	// JSON: of a message, what the program reported.
 	Body          []byte `protobuf:"bytes,4,opt,name=body,proto3" json:"body,omitempty"`
@@ -11270,7 +11270,7 @@ func (x *Approval) GetRule() string {
 
 type ApprovalAnswer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// once, thread, always or deny.
+	// once, steps, thread, always or deny.
 	Kind   string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	By     string `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
@@ -11572,7 +11572,7 @@ func (x *GetApprovalResponse) GetApproval() *Approval {
 type AnswerApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// once, thread, always or deny. always is for a connection: it adds the rule HOST:PORT to reach_approved, for which
+	// once, steps, thread, always or deny. always is for a connection: it adds the rule HOST:PORT to reach_approved, for which
 	// the caller must be one who may change the workspace.
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	// At most 1024 bytes.

@@ -1893,7 +1893,7 @@ class TaskMessage(Message):
     """TaskMessage is one message of a task. They are numbered from 1 without a gap."""
     number: int = 0
     unix_ms: int = 0
-    # prompt, message, permission, answer, key or completion; of an agent also plan, step, not_begun and refusal.
+    # prompt, message, permission, answer, key or completion; of an agent also plan, asks, step, not_begun and refusal.
     kind: str = ""
     # JSON: of a message, what the program reported.
     body: bytes = b""
@@ -2489,7 +2489,7 @@ class Approval(Message):
 
 @dataclass(kw_only=True)
 class ApprovalAnswer(Message):
-    # once, thread, always or deny.
+    # once, steps, thread, always or deny.
     kind: str = ""
     reason: str = ""
     by: str = ""
@@ -2557,7 +2557,7 @@ class GetApprovalResponse(Message):
 @dataclass(kw_only=True)
 class AnswerApprovalRequest(Message):
     id: str = ""
-    # once, thread, always or deny. always is for a connection: it adds the rule HOST:PORT to reach_approved, for which
+    # once, steps, thread, always or deny. always is for a connection: it adds the rule HOST:PORT to reach_approved, for which
     # the caller must be one who may change the workspace.
     kind: str = ""
     # At most 1024 bytes.

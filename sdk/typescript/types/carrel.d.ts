@@ -1538,7 +1538,7 @@ export interface TaskMessage {
   number: number;
   unixMs: number;
   /**
-   * prompt, message, permission, answer, key or completion; of an agent also plan, step, not_begun and refusal.
+   * prompt, message, permission, answer, key or completion; of an agent also plan, asks, step, not_begun and refusal.
    */
   kind: string;
   /**
@@ -2024,7 +2024,7 @@ export interface Approval {
 
 export interface ApprovalAnswer {
   /**
-   * once, thread, always or deny.
+   * once, steps, thread, always or deny.
    */
   kind: string;
   reason: string;
@@ -2081,7 +2081,7 @@ export interface GetApprovalResponse {
 export interface AnswerApprovalRequest {
   id: string;
   /**
-   * once, thread, always or deny. always is for a connection: it adds the rule HOST:PORT to reach_approved, for which
+   * once, steps, thread, always or deny. always is for a connection: it adds the rule HOST:PORT to reach_approved, for which
    * the caller must be one who may change the workspace.
    */
   kind: string;
