@@ -32,15 +32,18 @@ func TestStepByStep(t *testing.T) {
 	}{
 		{
 			[]string{"2. remote web-1: touch b  [CONFIRM, risk 50]", "3. remote web-2: touch b  [CONFIRM, risk 50]", "2 to 3: the first host alone"},
-			[]string{"host: touch a"}, approval.Once,
+			[]string{"host: touch a"},
+			approval.Once,
 		},
 		{
 			[]string{"4. host: touch a  [CONFIRM, risk 50]"},
-			[]string{"host: touch a", "remote web-1: touch b", "remote web-2: touch b"}, approval.Once,
+			[]string{"host: touch a", "remote web-1: touch b", "remote web-2: touch b"},
+			approval.Once,
 		},
 		{
 			[]string{"5. host: touch c  [CONFIRM, risk 50]"},
-			[]string{"host: touch a", "remote web-1: touch b", "remote web-2: touch b", "host: touch a"}, approval.Deny,
+			[]string{"host: touch a", "remote web-1: touch b", "remote web-2: touch b", "host: touch a"},
+			approval.Deny,
 		},
 	} {
 		before := a
