@@ -47,6 +47,9 @@ type reply struct {
 		Held    string `json:"held,omitempty"`
 		Job     string `json:"job,omitempty"`
 	} `json:"steps,omitempty"`
+	// NotBegun and Rollback are told to the model as they are.
+	NotBegun json.RawMessage `json:"not_begun,omitempty"`
+	Rollback json.RawMessage `json:"rollback,omitempty"`
 }
 
 // run asks the model until it has answered, and returns why the turn ended, in ACP's words.
@@ -167,6 +170,9 @@ func (t *turn) propose(ctx context.Context, text string, what plan.Type) (over b
 		return true, t.s.tell("I could not go on: " + r.Why)
 	case "denied":
 		// What a person has refused is not tried in another way.
+		if len(r.Steps) > 0 {
+			return true, t.s.tell("I stopped, because a step was not approved: " + r.Why)
+		}
 		return true, t.s.tell("Nothing was run, because the plan was not approved: " + r.Why)
 	case "refused":
 		if t.refused++; t.refused > maxRepairs {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -10,6 +11,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/fanout"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -21,12 +23,13 @@ func (s tasks) RunTask(ctx context.Context, req *request[carrelv1.RunTaskRequest
 	if err == nil && req.Msg.GetAfter() != "" {
 		_, _, err = parseCommand(req.Msg.GetWorkspace(), req.Msg.GetAfter())
 	}
-	if err != nil {
+	order := orderFrom(req.Msg.GetFanOut())
+	if err = cmp.Or(err, order.Check()); err != nil {
 		return nil, errcode.ToWire(err)
 	}
 	t, err := s.gate.RunTask(ctx, authn.FromContext(ctx), ref, e, workspace.TaskSpec{
 		Protocol: req.Msg.GetProtocol(), Prompt: req.Msg.GetPrompt(), Serve: req.Msg.GetServe(), After: id.Command(req.Msg.GetAfter()),
-		PlanOnly: req.Msg.GetPlanOnly(),
+		PlanOnly: req.Msg.GetPlanOnly(), Order: order,
 	})
 	if why := ended(ctx); why != nil {
 		err = why
@@ -35,6 +38,10 @@ func (s tasks) RunTask(ctx context.Context, req *request[carrelv1.RunTaskRequest
 		return nil, errcode.ToWire(err)
 	}
 	return connect.NewResponse(&carrelv1.RunTaskResponse{Task: taskTo(t)}), nil
+}
+
+func orderFrom(m *carrelv1.FanOut) fanout.Order {
+	return fanout.Order{Forks: int(m.GetForks()), Serial: m.GetSerial(), MaxFailures: m.GetMaxFailures(), NoCanary: m.GetNoCanary()}
 }
 
 func (s tasks) ListTasks(ctx context.Context, req *request[carrelv1.ListTasksRequest]) (*response[carrelv1.ListTasksResponse], error) {

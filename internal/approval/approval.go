@@ -84,6 +84,8 @@ type Ask struct {
 	// Always is the network rule that an answer of that kind adds, "" if there can be none. Only what runs in a workspace
 	// asks with one.
 	Always string `json:"always,omitempty"`
+	// Steps says that an answer of that kind is possible: the action is a plan of several steps.
+	Steps bool `json:"steps,omitempty"`
 	// Final says that no answer beyond Once is allowed: the action destroys something, concerns
 	// several hosts, or a rule forbids remembering it.
 	Final   bool      `json:"final,omitempty"`
@@ -104,6 +106,8 @@ const (
 	Thread Kind = "thread"
 	// Always allows it from now on, by a rule of the workspace.
 	Always Kind = "always"
+	// Steps allows the first step of a plan, once. The next one is asked about by itself.
+	Steps Kind = "steps"
 	// Deny refuses the action.
 	Deny Kind = "deny"
 )
@@ -232,7 +236,10 @@ func (a Approval) Reply(p principal.Principal, terminal bool, kind Kind, reason 
 	case len(reason) > MaxReason || !utf8.ValidString(reason):
 		return a, fmt.Errorf("cannot take the reason of an answer: it must be UTF-8 of at most %d bytes: %w",
 			MaxReason, errdefs.ErrInvalidArgument)
-	case kind == Once, kind == Deny, kind == Always && a.Always != "":
+	case kind == Once, kind == Deny, kind == Always && a.Always != "", kind == Steps && a.Steps:
+	case kind == Steps:
+		return a, fmt.Errorf("cannot allow the action of approval %s one step at a time: it is no plan of several steps; answer once: %w",
+			a.ID, errdefs.ErrInvalidArgument)
 	case kind == Always:
 		return a, fmt.Errorf("cannot allow the action of approval %s always: it is no connection of a workspace; answer once: %w",
 			a.ID, errdefs.ErrInvalidArgument)
@@ -244,7 +251,7 @@ func (a Approval) Reply(p principal.Principal, terminal bool, kind Kind, reason 
 			a.ID, errdefs.ErrInvalidArgument)
 	case kind == Thread:
 	default:
-		return a, fmt.Errorf("cannot take %q for an answer: it is one of once, thread, always, deny: %w", kind, errdefs.ErrInvalidArgument)
+		return a, fmt.Errorf("cannot take %q for an answer: it is one of once, steps, thread, always, deny: %w", kind, errdefs.ErrInvalidArgument)
 	}
 	a.State = Approved
 	if kind == Deny {

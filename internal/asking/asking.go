@@ -140,6 +140,9 @@ func askOf(x *gate.Question, s approval.Subject) approval.Ask {
 	if c, ok := r.Op.(operation.Connect); ok {
 		a.Always = c.Target()
 	}
+	if p, ok := r.Op.(operation.Plan); ok {
+		a.Steps = p.First() < len(p.Steps)
+	}
 	return a
 }
 
@@ -322,7 +325,9 @@ func (q *Questions) spend(ctx context.Context, x *gate.Question, s approval.Subj
 	crashpoint.Here("daemon.approval.spent")
 	q.show(shownOf(a), int64(len(a.Shown)))
 	ctx = context.WithoutCancel(ctx)
-	return gate.Pass{Text: passed(a.Approval), Spent: func(intent int64) { q.settle(ctx, name, intent) }}, nil
+	return gate.Pass{
+		Text: passed(a.Approval), First: a.Answer.Kind == approval.Steps, Spent: func(intent int64) { q.settle(ctx, name, intent) },
+	}, nil
 }
 
 // passed is an answer in the record of an intent: "ap-… once by uid:0".
@@ -394,5 +399,5 @@ func (h Here) Ask(ctx context.Context, x *gate.Question) (gate.Pass, error) {
 	if a, err = a.Spend(subject, time.Now()); err != nil {
 		return gate.Pass{}, gate.Refuse(err)
 	}
-	return gate.Pass{Text: passed(a)}, nil
+	return gate.Pass{Text: passed(a), First: a.Answer.Kind == approval.Steps}, nil
 }

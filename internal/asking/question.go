@@ -2,6 +2,7 @@ package asking
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 
 	"github.com/carrel-dev/carrel/internal/approval"
@@ -62,6 +63,9 @@ func questionOf(x *gate.Question) approval.Question {
 	if p, ok := r.Op.(operation.Plan); ok {
 		q.Argv = clean.Texts(p.Lines())
 		reasons = append(slices.Clone(reasons), "the agent says that it is for: "+p.Goal)
+		if p.From > 0 {
+			reasons = append(reasons, fmt.Sprintf("you approve plan %d one step at a time: it has %d steps", p.Number, p.Whole))
+		}
 	}
 	// Copies where something changes: the decision is the cache's.
 	q.Decision.Reasons = clean.Texts(reasons)

@@ -120,6 +120,8 @@ func (b *planBlock) end(e StepEnd) bool {
 func (b *planBlock) state(i int) (word, style string) {
 	e := b.ends[i]
 	switch {
+	case e.NotBegun != "":
+		return "not begun: " + e.NotBegun, dim
 	case e.Error != "":
 		return "failed: " + e.Error, red
 	case e.Step > 0 && e.Code != nil && *e.Code != 0:
@@ -152,12 +154,16 @@ func lastLine(s string) string {
 
 func (b *planBlock) lines(width int, trace bool) []string {
 	return b.draw(width, trace, func() []string {
-		out := hang(fmt.Sprintf("plan %d: ", b.p.Number), "  ", b.p.Goal, bold, width)
+		out := hang(fmt.Sprintf("plan %d%s: ", b.p.Number, b.p.Note), "  ", b.p.Goal, bold, width)
+		order, end := "", -1
 		for i, s := range b.p.Steps {
 			last := i == len(b.p.Steps)-1 && len(b.p.Rollback) == 0
 			first, indent := "├─ ", "│  "
 			if last {
 				first, indent = "└─ ", "   "
+			}
+			if s.Together > 1 {
+				order, end = fmt.Sprintf("%d to %d: %s", i+1, i+s.Together, s.Order), i+s.Together-1
 			}
 			verdict := s.Level
 			if s.ReadOnly {
@@ -169,6 +175,9 @@ func (b *planBlock) lines(width int, trace bool) []string {
 			out = append(out, hang(first, indent, fmt.Sprintf("%d. %s: %s", i+1, s.Target, s.Command), nothing, width)...)
 			word, style := b.state(i)
 			out = append(out, hang(indent+"   ["+verdict+"] ", indent+"   ", word, style, width)...)
+			if i == end {
+				out = append(out, hang(indent, indent, order, nothing, width)...)
+			}
 			if !trace {
 				continue
 			}
@@ -209,7 +218,9 @@ type questionBlock struct {
 }
 
 func (b *questionBlock) answered(kind Kind, why string) {
-	b.mine = map[Kind]string{Once: "you let it pass, once", Always: "you let it pass, always", Deny: "you denied it"}[kind]
+	b.mine = map[Kind]string{
+		Once: "you let it pass, once", Steps: "you let its first step pass", Always: "you let it pass, always", Deny: "you denied it",
+	}[kind]
 	if why != "" {
 		b.mine += ": " + why
 	}

@@ -41,6 +41,7 @@ type Kind string
 // The kinds of answers.
 const (
 	Once   Kind = "once"
+	Steps  Kind = "steps"
 	Always Kind = "always"
 	Deny   Kind = "deny"
 )
@@ -72,8 +73,10 @@ type (
 	Plan struct {
 		Number       int
 		Digest, Goal string
-		Steps        []Step
-		Rollback     []string
+		// Note stands behind the number.
+		Note     string
+		Steps    []Step
+		Rollback []string
 		// Diff shows the change of a patch, as package patch draws it.
 		Diff string
 	}
@@ -82,6 +85,8 @@ type (
 		Step          int
 		Target, Error string
 		Code          *int
+		// NotBegun says why it was not begun.
+		NotBegun string
 		// Job is what it goes on as in the background.
 		Job string
 		// Stderr, Held and Undo are details.
@@ -102,6 +107,8 @@ type (
 		Details, Until string
 		// Always: an answer for later is possible.
 		Always bool
+		// Steps: the plan can be let pass one step at a time.
+		Steps bool
 	}
 	// Settled is a question that is no longer open, and how that came.
 	Settled struct{ ID, How string }
@@ -116,6 +123,9 @@ type Step struct {
 	Target, Command, Purpose, Level string
 	Risk                            int
 	ReadOnly, FirstRun              bool
+	// Together is how many steps, from this one on, are run in Order; 0 for one that is run by itself.
+	Together int
+	Order    string
 	// Background is how long it may go on in the background; 0 if it is waited for.
 	Background time.Duration
 }

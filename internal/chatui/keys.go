@@ -20,6 +20,7 @@ const helpText = `Type a question and press enter. What you enter while a turn r
 
 A question is answered at an empty line, once all of it was on the screen:
   y  let it pass once        n  deny it, with a reason
+  s  let its first step pass, and ask about each of the others by itself
   e  deny it and say what to do instead, beginning with the plan's text
   v  show the change whole, or its heads alone
 
@@ -157,6 +158,10 @@ func (m *Model) later() {
 func (m *Model) answerKey(key string) (tea.Cmd, bool) {
 	switch key {
 	case "y", "n", "e", "a":
+	case "s":
+		if !m.open.q.Steps {
+			return nil, false
+		}
 	case "v":
 		if m.asked == nil || m.asked.p.Diff == "" {
 			return nil, false
@@ -183,6 +188,8 @@ func (m *Model) answerKey(key string) (tea.Cmd, bool) {
 		m.hint = "not answered: space shows the rest first"
 	case key == "y":
 		return m.answer(Once, ""), true
+	case key == "s":
+		return m.answer(Steps, ""), true
 	case key == "a":
 		return m.answer(Always, ""), true
 	case key == "n":

@@ -145,6 +145,9 @@ func (m *Model) statusLine() string {
 		return styled(reverse, cells.Fit(" more below: space reads on  esc stops ", m.width-1))
 	case m.open != nil:
 		keys := "[y] once  [n] no  [e] edit"
+		if m.open.q.Steps {
+			keys = "[y] once  [s] step by step  [n] no  [e] edit"
+		}
 		if m.open.q.Always {
 			keys = "[y] once  [a] always  [n] no  [e] edit"
 		}

@@ -198,6 +198,16 @@ func (t *editorTeller) step(s *stepShown) error {
 	return t.turn.StepEnd(s.Step, stepText(s), s.Error != "" || s.Code != nil && *s.Code != 0)
 }
 
+func (t *editorTeller) notBegun(n *notBegunShown) error {
+	for _, x := range n.Steps {
+		text := fmt.Sprintf("  %d. %s: not begun: %s", x.Step, printable(x.Target), printable(x.Why))
+		if err := t.turn.StepEnd(x.Step, text, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (t *editorTeller) tool(s *stepShown) error {
 	return t.turn.Read(toolText(s), s.Error != "" || s.Code != nil && *s.Code != 0)
 }
@@ -209,7 +219,7 @@ func (t *editorTeller) refusal(outcome, why string) error {
 func (t *editorTeller) note(text string) error { return t.turn.Note(text) }
 
 // ask implements teller. What is too risky for an editor that may allow everything is answered elsewhere.
-func (t *editorTeller) ask(ctx context.Context, m *carrelv1.Approval) reply {
+func (t *editorTeller) ask(ctx context.Context, m *carrelv1.Approval, _ bool) reply {
 	q := editor.Question{Digest: m.GetActionDigest(), Text: approvalText(m)}
 	if m.GetRiskScore() > t.risk {
 		err := t.turn.Elsewhere(q, fmt.Sprintf("Its risk is %d of 100. Answer it at a terminal, until %s: `carrel approvals show %s`",

@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/attend"
+	"github.com/carrel-dev/carrel/internal/fanout"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/steps"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -41,6 +43,8 @@ type askFlags struct {
 	timeout, wait               time.Duration
 	requests, tokens            int64
 	output                      *format
+	order                       fanout.Order
+	canary                      bool
 }
 
 func (a *app) askCommand() *cobra.Command {
@@ -109,6 +113,12 @@ func (a *app) addAskFlags(c *cobra.Command, x *askFlags) {
 	_ = c.MarkFlagDirname("files") // the flag is there
 	f.BoolVar(&x.yesSafe, "yes-safe", false, "at a terminal: approve plans of which you would be asked only because a model wrote them")
 	f.BoolVar(&x.planOnly, "plan-only", false, "have plans judged and shown, and nothing run")
+	f.IntVar(&x.order.Forks, "forks", fanout.DefaultForks, "of a step for several hosts: on how many it runs at once, at most 100")
+	f.StringVar(&x.order.Serial, "serial", "", "of such a step: how many hosts are a batch, as in 5 or 20%; the next begins when it has "+
+		"ended (default all)")
+	f.StringVar(&x.order.MaxFailures, "max-failures", "", "of such a step: how many hosts may fail, as in 2 or 10%; once more have, no "+
+		"further one begins (default none, and a batch that has begun goes on)")
+	f.BoolVar(&x.canary, "canary", true, "of such a step: the first host goes alone, and if it fails there no other begins")
 	f.BoolVar(&x.asRoot, "as-root", false, "as root: let commands on this machine run as root")
 	f.StringVar(&x.after, "after", "", "go on from this task of the agent, which it is told")
 	f.BoolVar(&x.resume, "resume", false, "go on from the agent's newest task")
@@ -134,6 +144,13 @@ func (x *askFlags) check(c *cobra.Command) error {
 		return usage(c, "cannot use a negative --timeout: give a time such as 20m, or leave it out")
 	case x.requests < 0 || x.tokens < 0:
 		return usage(c, "cannot use a negative bound: give a number, or leave it out")
+	}
+	if c.Flags().Changed("forks") && x.order.Forks < 1 {
+		return usage(c, "cannot use --forks %d: give 1 to %d", x.order.Forks, fanout.MaxForks)
+	}
+	x.order.NoCanary = !x.canary
+	if err := x.order.Check(); err != nil {
+		return usage(c, "%s", strings.TrimSuffix(err.Error(), ": "+errdefs.ErrInvalidArgument.Error()))
 	}
 	return checkWait(c, x.wait)
 }
@@ -268,7 +285,11 @@ func (k *asker) begin(ctx context.Context, question string) (*carrelv1.Task, err
 		wait = carrel.DoNotWait
 	}
 	m, err := askOf(ctx, client, tasks.RunTask, &carrelv1.RunTaskRequest{
-		Workspace: k.ws, Prompt: question, Protocol: "agent", Serve: serves, After: k.after, PlanOnly: k.planOnly, Command: &carrelv1.Command{
+		Workspace: k.ws, Prompt: question, Protocol: "agent", Serve: serves, After: k.after, PlanOnly: k.planOnly,
+		FanOut: &carrelv1.FanOut{
+			Forks: int32(k.order.Forks), Serial: k.order.Serial, MaxFailures: k.order.MaxFailures, NoCanary: k.order.NoCanary,
+		},
+		Command: &carrelv1.Command{
 			Argv: k.argv, TimeoutMs: k.timeout.Milliseconds(), Source: carrel.SourceUser, ApprovalWaitMs: max(wait.Milliseconds(), -1),
 		},
 	})

@@ -17,6 +17,7 @@ type planShown struct {
 	Digest string `json:"digest"`
 	Goal   string `json:"goal"`
 	Asks   bool   `json:"asks"`
+	Undoes int    `json:"undoes"`
 	Steps  []struct {
 		Part     string `json:"part"`
 		Target   string `json:"target"`
@@ -27,12 +28,19 @@ type planShown struct {
 		LimitMS  int64  `json:"limit_ms"`
 		Risk     int    `json:"risk"`
 		FirstRun bool   `json:"first_run"`
+		Together int    `json:"together"`
+		Order    string `json:"order"`
 	} `json:"steps"`
 	Rollback []string `json:"rollback"`
 	Purposes []string `json:"purposes"`
 	Diff     string   `json:"diff"`
 	// OnlyFirstRun: a person is asked about the plan only because a model wrote it.
 	OnlyFirstRun bool `json:"only_first_run"`
+}
+
+// several reports whether the plan has more than one step that can be approved by itself.
+func (p *planShown) several() bool {
+	return len(p.Steps) > 0 && max(p.Steps[0].Together, 1) < len(p.Steps)
 }
 
 // plans are the plans of a turn that were shown, by the digest by which a person is asked about them.
@@ -87,8 +95,11 @@ type stepShown struct {
 func (t *turnView) show(m *carrelv1.TaskMessage) error {
 	if t.out == asJSON {
 		var p planShown
-		if m.GetKind() == "plan" && json.Unmarshal(m.GetBody(), &p) == nil {
+		switch {
+		case m.GetKind() == "plan" && json.Unmarshal(m.GetBody(), &p) == nil:
 			t.plans.add(&p)
+		case m.GetKind() == "asks":
+			t.stepAsked(m)
 		}
 		return t.a.printMessage(m, asJSON)
 	}
@@ -110,6 +121,8 @@ func (t *turnView) show(m *carrelv1.TaskMessage) error {
 			t.plans.add(&p) // once it is on the screen
 			return err
 		}
+	case "asks":
+		t.stepAsked(m)
 	case "step":
 		var s stepShown
 		if json.Unmarshal(m.GetBody(), &s) == nil {
@@ -120,6 +133,11 @@ func (t *turnView) show(m *carrelv1.TaskMessage) error {
 		if json.Unmarshal(m.GetBody(), &s) == nil {
 			return t.to.tool(&s)
 		}
+	case "not_begun":
+		var n notBegunShown
+		if json.Unmarshal(m.GetBody(), &n) == nil {
+			return t.to.notBegun(&n)
+		}
 	case "refusal":
 		var r struct{ Outcome, Why string }
 		if json.Unmarshal(m.GetBody(), &r) == nil {
@@ -129,10 +147,50 @@ func (t *turnView) show(m *carrelv1.TaskMessage) error {
 	return nil
 }
 
+// stepAsked takes it that a person is asked about one step of a plan, which the question itself shows.
+func (t *turnView) stepAsked(m *carrelv1.TaskMessage) {
+	var x struct {
+		Digest string `json:"digest"`
+	}
+	if json.Unmarshal(m.GetBody(), &x) == nil {
+		t.plans.add(&planShown{Digest: x.Digest})
+	}
+}
+
+// notBegunShown is the body of a message of kind not_begun.
+type notBegunShown struct {
+	Steps []struct {
+		Step   int    `json:"step"`
+		Target string `json:"target"`
+		Why    string `json:"why"`
+	} `json:"steps"`
+}
+
+// notBegunText names the steps that were not begun, a line for each reason.
+func notBegunText(n *notBegunShown) string {
+	var b strings.Builder
+	for i, s := range n.Steps {
+		if i == 0 || s.Why != n.Steps[i-1].Why {
+			if i > 0 {
+				b.WriteString("\n")
+			}
+			fmt.Fprintf(&b, "  not begun, because %s:", printable(s.Why))
+		} else {
+			b.WriteString(",")
+		}
+		fmt.Fprintf(&b, " %d. %s", s.Step, printable(s.Target))
+	}
+	return b.String() + "\n"
+}
+
 func planText(p *planShown) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "plan %d: %s\n", p.Number, printable(p.Goal))
+	fmt.Fprintf(&b, "plan %d%s: %s\n", p.Number, undoing(p.Undoes), printable(p.Goal))
+	order, last := "", -1
 	for i, s := range p.Steps {
+		if s.Together > 1 {
+			order, last = fmt.Sprintf("  %d to %d: %s\n", i+1, i+s.Together, printable(s.Order)), i+s.Together-1
+		}
 		word := s.Level
 		if s.ReadOnly {
 			word += ", only reads"
@@ -141,11 +199,22 @@ func planText(p *planShown) string {
 			word += fmt.Sprintf(", in the background for at most %v", time.Duration(s.LimitMS)*time.Millisecond)
 		}
 		fmt.Fprintf(&b, "  %d. %s: %s  [%s]\n", i+1, printable(s.Target), printable(s.Command), word)
+		if i == last {
+			b.WriteString(order)
+		}
 	}
 	if len(p.Rollback) > 0 {
 		fmt.Fprintf(&b, "  to undo it: %s\n", printable(strings.Join(p.Rollback, "; ")))
 	}
 	return b.String()
+}
+
+// undoing says of a plan that it has the rollback steps of another one, which runs only if the person says so.
+func undoing(other int) string {
+	if other == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (the rollback steps of plan %d; they run only if you say y)", other)
 }
 
 func stepText(s *stepShown) string {

@@ -16,11 +16,12 @@ type teller interface {
 	over() error
 	plan(p *planShown) error
 	step(s *stepShown) error
+	notBegun(n *notBegunShown) error
 	tool(s *stepShown) error
 	refusal(outcome, why string) error
 	note(text string) error
-	// ask returns the answer to a question, or an error once ctx has ended.
-	ask(ctx context.Context, m *carrelv1.Approval) reply
+	// ask returns the answer to a question, to a plan of several steps also one for a step at a time, or an error once ctx has ended.
+	ask(ctx context.Context, m *carrelv1.Approval, steps bool) reply
 	// settled says that a question is over without the person's answer.
 	settled(m *carrelv1.Approval) error
 }
@@ -77,6 +78,8 @@ func (l *lineTeller) step(s *stepShown) error {
 	return l.beside("%s", b.String())
 }
 
+func (l *lineTeller) notBegun(n *notBegunShown) error { return l.beside("%s", notBegunText(n)) }
+
 func (l *lineTeller) tool(s *stepShown) error { return l.beside("  %s\n", toolText(s)) }
 
 func (l *lineTeller) refusal(outcome, why string) error {
@@ -85,8 +88,8 @@ func (l *lineTeller) refusal(outcome, why string) error {
 
 func (l *lineTeller) note(text string) error { return l.beside("carrel: %s\n", text) }
 
-func (l *lineTeller) ask(ctx context.Context, m *carrelv1.Approval) reply {
-	return l.a.prompt(ctx, m, false)
+func (l *lineTeller) ask(ctx context.Context, m *carrelv1.Approval, steps bool) reply {
+	return l.a.prompt(ctx, m, false, steps)
 }
 
 func (l *lineTeller) settled(*carrelv1.Approval) error {

@@ -74,11 +74,12 @@ func (t *turnView) decide(ctx context.Context, m *carrelv1.Approval) error {
 		}
 	}()
 	var r reply
-	if p, err := t.plans.wait(open, m.GetActionDigest()); err == nil && t.yesSafe && p.OnlyFirstRun {
+	p, err := t.plans.wait(open, m.GetActionDigest())
+	if err == nil && t.yesSafe && p.OnlyFirstRun {
 		_ = t.to.note("approved, as you said --yes-safe")
 		r.kind = approval.Once
 	} else {
-		r = t.to.ask(open, m)
+		r = t.to.ask(open, m, err == nil && p.several())
 	}
 	switch {
 	case errors.Is(r.err, errSettled):
@@ -88,7 +89,7 @@ func (t *turnView) decide(ctx context.Context, m *carrelv1.Approval) error {
 	case r.err != nil:
 		r.kind, r.reason = approval.Deny, "no answer"
 	}
-	_, err := askOf(ctx, t.client, approvals.AnswerApproval,
+	_, err = askOf(ctx, t.client, approvals.AnswerApproval,
 		&carrelv1.AnswerApprovalRequest{Id: m.GetId(), Kind: string(r.kind), Reason: r.reason, Terminal: true})
 	if r.sent != nil {
 		r.sent <- err

@@ -180,10 +180,11 @@ func (s *chatSession) words(text string) error { return s.tell(chatui.Words{Text
 func (s *chatSession) over() error { return nil }
 
 func (s *chatSession) plan(p *planShown) error {
-	e := chatui.Plan{Number: p.Number, Digest: p.Digest, Goal: p.Goal, Rollback: p.Rollback, Diff: p.Diff}
+	e := chatui.Plan{Number: p.Number, Note: undoing(p.Undoes), Digest: p.Digest, Goal: p.Goal, Rollback: p.Rollback, Diff: p.Diff}
 	for i, x := range p.Steps {
 		step := chatui.Step{
 			Target: x.Target, Command: x.Command, Level: x.Level, Risk: x.Risk, ReadOnly: x.ReadOnly, FirstRun: x.FirstRun,
+			Together: x.Together, Order: x.Order,
 		}
 		if x.Job {
 			step.Background = time.Duration(x.LimitMS) * time.Millisecond
@@ -202,6 +203,15 @@ func (s *chatSession) step(x *stepShown) error {
 	})
 }
 
+func (s *chatSession) notBegun(n *notBegunShown) error {
+	for _, x := range n.Steps {
+		if err := s.tell(chatui.StepEnd{Step: x.Step, Target: x.Target, NotBegun: x.Why}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (s *chatSession) tool(x *stepShown) error { return s.note("read " + toolText(x)) }
 
 func (s *chatSession) refusal(outcome, why string) error {
@@ -211,7 +221,7 @@ func (s *chatSession) refusal(outcome, why string) error {
 func (s *chatSession) note(text string) error { return s.tell(chatui.Note{Text: text}) }
 
 // ask implements teller: the question is shown, and answered by Answer. A plan is answered for once: no answer covers another.
-func (s *chatSession) ask(ctx context.Context, m *carrelv1.Approval) reply {
+func (s *chatSession) ask(ctx context.Context, m *carrelv1.Approval, steps bool) reply {
 	answer := make(chan reply, 1)
 	s.mu.Lock()
 	s.open[m.GetId()] = answer
@@ -223,7 +233,7 @@ func (s *chatSession) ask(ctx context.Context, m *carrelv1.Approval) reply {
 	}()
 	_ = s.tell(chatui.Question{
 		ID: m.GetId(), Digest: m.GetActionDigest(), Risk: int(m.GetRiskScore()), Rule: m.GetRule(), Reasons: m.GetReasons(),
-		Details: approvalText(m), Until: untilText(m),
+		Details: approvalText(m), Until: untilText(m), Steps: steps,
 	})
 	select {
 	case r := <-answer:

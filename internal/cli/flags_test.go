@@ -21,6 +21,7 @@ func TestErrorsOfFlags(t *testing.T) {
 		life = "it is not a time of a second or more; give it as in 90s, 15m, 12h or 7d, or never"
 		span = "give a time with its unit, as in 500ms, 30s, 5m or 12h"
 		num  = "give a whole number, as in 20"
+		some = "0 to 4096, or a share of them from 0% to 100%"
 		ago  = "give a time as 2026-11-22T10:00:00Z, or how long ago as 90m or 7d"
 	)
 	for _, c := range []struct{ args, want string }{
@@ -43,6 +44,17 @@ func TestErrorsOfFlags(t *testing.T) {
 		{"audit show --since yesterday", `cannot use --since "yesterday": ` + ago},
 		{"audit tail --until 1y", `cannot use --until "1y": ` + ago},
 		{"audit tail -n x", `cannot use --lines "x": ` + num},
+		{"ask --llm m --forks 0 q", "cannot use --forks 0: give 1 to 100"},
+		{"ask --llm m --forks -1 q", "cannot use --forks -1: give 1 to 100"},
+		{"ask --llm m --forks 101 q", "cannot use 101 forks: give 1 to 100, or leave it out for 8"},
+		{"ask --llm m --serial 0 q", `cannot use serial "0": give a number of hosts from 1 to 4096, or a share of them from 1% to 100%`},
+		{"ask --llm m --serial 0% q", `cannot use serial "0%": give a number of hosts from 1 to 4096, or a share of them from 1% to 100%`},
+		{"ask --llm m --serial 101% q", `cannot use serial "101%": give a number of hosts from 1 to 4096, or a share of them from 1% to 100%`},
+		{"ask --llm m --max-failures -1 q", `cannot use max failures "-1": give a number of hosts from ` + some},
+		{
+			"ask --llm m --max-failures 99999999999999999999 q",
+			`cannot use max failures "99999999999999999999": give a number of hosts from ` + some,
+		},
 		{"create --frob x", "unknown flag: --frob"},
 		{"create x --memory", "flag needs an argument: --memory"},
 	} {

@@ -169,11 +169,15 @@ type reply struct {
 	sent chan<- error
 }
 
-// prompt shows a question and reads the answer. threads: an answer for the thread is possible.
-func (a *app) prompt(ctx context.Context, m *carrelv1.Approval, threads bool) reply {
+// prompt shows a question and reads the answer. threads: an answer for the thread is possible. steps: so is one for
+// the steps of a plan one at a time.
+func (a *app) prompt(ctx context.Context, m *carrelv1.Approval, threads, steps bool) reply {
 	keys := "[y] once  [n] no"
 	if threads {
 		keys = "[y] once  [t] in this thread  [n] no"
+	}
+	if steps {
+		keys = "[s] step by step  " + keys
 	}
 	a.forgetTyped()
 	_ = say(a.Err, "carrel: the policy asks for your answer before this runs\n\n%s\nRun it?  %s: ", approvalText(m), keys)
@@ -185,6 +189,8 @@ func (a *app) prompt(ctx context.Context, m *carrelv1.Approval, threads bool) re
 		switch key := strings.ToLower(strings.TrimSpace(line)); {
 		case key == "y":
 			return reply{kind: approval.Once}
+		case steps && (key == "s" || key == "step"):
+			return reply{kind: approval.Steps}
 		case key == "t" && threads:
 			return reply{kind: approval.Thread}
 		case key == "n" || key == "d":
@@ -248,7 +254,7 @@ func (a *app) started(ctx context.Context, client *carrel.Client, spec *carrel.S
 			stop(errSettled)
 		}
 	}()
-	r := a.prompt(open, m, m.GetThread() != "" && !m.GetOnceOnly())
+	r := a.prompt(open, m, m.GetThread() != "" && !m.GetOnceOnly(), false)
 	if by, ok := errors.AsType[*attend.Interrupt](r.err); ok {
 		return fmt.Errorf("cannot go on: %w; nothing was run; approval %s stays open and expires at %s", by, name, untilText(m))
 	}

@@ -162,7 +162,7 @@ func (a *app) askOwn() func(context.Context, approval.Question) (approval.Kind, 
 				Text: s.Text, Program: s.Program, Via: s.Via, Level: s.Level.String(), RiskScore: int32(s.RiskScore), Capabilities: s.Capabilities,
 			})
 		}
-		r := a.prompt(ctx, m, false)
+		r := a.prompt(ctx, m, false, false)
 		return r.kind, r.reason, r.err
 	}
 }

@@ -1,6 +1,7 @@
 package editor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -240,7 +241,7 @@ func (t *Turn) Settled(digest string) error { return t.started(digest) }
 func (t *Turn) asked(q Question, how string) (map[string]any, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c := t.cards[q.Digest]
+	c := cmp.Or(t.cards[q.Digest], t.last) // that about one step of a plan has a digest of its own
 	if c == nil {
 		return nil, fmt.Errorf("a plan that was not shown cannot be asked about")
 	}
@@ -255,7 +256,7 @@ func (t *Turn) asked(q Question, how string) (map[string]any, error) {
 func (t *Turn) started(digest string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c := t.cards[digest]
+	c := cmp.Or(t.cards[digest], t.last)
 	if c == nil || c.over {
 		return nil
 	}

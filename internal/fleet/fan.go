@@ -3,15 +3,15 @@ package fleet
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/fanout"
 )
 
 // MaxForks bounds the hosts on which steps run at once.
-const MaxForks = 64
+const MaxForks = fanout.MaxForks
 
 // Fan says how a step goes to many hosts.
 type Fan struct {
@@ -53,35 +53,19 @@ type Summary struct {
 	Skipped int
 }
 
-// batch returns the size of a batch of n hosts.
-func (f *Fan) batch(n int) (int, error) {
-	s, share := strings.CutSuffix(f.Serial, "%")
-	if f.Serial == "" {
-		return max(n, 1), nil
-	}
-	k, err := strconv.Atoi(s)
-	if err != nil || k < 1 || share && k > 100 || strconv.Itoa(k) != s {
-		return 0, invalid("cannot run on hosts: serial %.40q is neither a number of hosts nor a share of 1%% to 100%%", f.Serial)
-	}
-	if share {
-		k = max(1, n*k/100)
-	}
-	return k, nil
-}
-
 // Fan runs a step on many hosts, and calls each for every one of them exactly once: for those that ran in the order in which
 // they end, then for those that were skipped in their own order. Calls do not overlap, and keep the next host
 // waiting. The step is checked for all hosts before anything runs. The error is about the arguments, and then nothing ran.
 func (c *Client) Fan(ctx context.Context, f Fan, hosts []Host, s Step, each func(Report)) (sum Summary, err error) {
 	forks := f.Forks
 	if forks == 0 {
-		forks = 8
+		forks = fanout.DefaultForks
 	}
 	if forks < 1 || forks > MaxForks || f.Canary < 0 || f.MaxFailures < -1 || len(hosts) > MaxHosts {
 		return sum, invalid("cannot run on hosts: forks are 1 to %d, canaries at least 0, failures at least -1, hosts at most %d",
 			MaxForks, MaxHosts)
 	}
-	size, err := f.batch(len(hosts))
+	size, err := fanout.Batch(f.Serial, len(hosts))
 	if err != nil {
 		return sum, err
 	}

@@ -65,12 +65,18 @@ type answerTo struct {
 	Outcome string `json:"outcome"`
 	Why     string `json:"why"`
 	Steps   []struct {
+		Step   int    `json:"step"`
 		Target string `json:"target"`
 		Code   *int   `json:"exit_code"`
 		Error  string `json:"error"`
 		Stdout string `json:"stdout"`
 		Stderr string `json:"stderr"`
 	} `json:"steps"`
+	NotBegun []struct {
+		Step int    `json:"step"`
+		Why  string `json:"why"`
+	} `json:"not_begun"`
+	Rollback *answerTo `json:"rollback"`
 }
 
 // judged has commands of models judged as those of people.

@@ -28,6 +28,8 @@ type Question struct {
 type Pass struct {
 	// Text is what the record of the intent says of it, as "ap-… once by uid:0".
 	Text string
+	// First: of a plan it lets the first step through, and no other.
+	First bool
 	// Spent is told the number of that record, if it is not nil.
 	Spent func(intent int64)
 }

@@ -26,11 +26,18 @@ func (a *Admitted) Cover() *Cover {
 		return nil
 	}
 	c := &Cover{policy: a.x.judgement.Policy, pass: Pass{Text: a.x.pass.Text}, left: map[string]int{}}
-	for _, s := range p.Steps {
+	steps := p.Steps
+	if a.x.pass.First {
+		steps = steps[:p.First()]
+	}
+	for _, s := range steps {
 		c.left[s.Digest]++
 	}
 	return c
 }
+
+// Stepwise reports whether a person lets the steps of the plan through one at a time, and so far the first alone.
+func (a *Admitted) Stepwise() bool { return a.x.pass.First }
 
 // End takes the rest of it back.
 func (c *Cover) End() {

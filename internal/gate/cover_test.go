@@ -2,6 +2,7 @@ package gate_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -221,5 +222,45 @@ func TestCoverAtOnce(t *testing.T) {
 	all.Wait()
 	if n := passed.Load(); n != 3 {
 		t.Errorf("%d pass", n)
+	}
+}
+
+// stepper lets plans through one step at a time, and nothing else.
+type stepper struct{}
+
+func (stepper) Ask(_ context.Context, q *gate.Question) (gate.Pass, error) {
+	if q.Request.Op.Op() != operation.RunPlan {
+		return gate.Pass{}, gate.Refuse(fmt.Errorf("nobody was to be asked: %w", errdefs.ErrPermissionDenied))
+	}
+	return gate.Pass{Text: "ap-1 steps by uid:0", First: true}, nil
+}
+
+// A plan that is let through one step at a time covers its first step alone: that of several hosts with all of them.
+func TestCoverFirst(t *testing.T) {
+	one, two, three := written(t, machine, "touch /tmp/a"), written(t, web, "touch /tmp/a"), written(t, machine, "touch /tmp/b")
+	for together, want := range map[int][]bool{0: {true, false, false}, 2: {true, true, false}, 9: {true, true, true}} {
+		j := judge.New(func() (*policy.Engine, error) {
+			return policy.New(policy.Config{Rules: &policy.Source{Name: "policy.yaml", Data: []byte("rules: []")}})
+		})
+		g := gate.New(gate.Config{Records: record.NewWriter(&book{}, nil), Judge: j, Ask: stepper{}, Log: slog.New(slog.DiscardHandler)})
+		p := operation.Plan{ID: "c-0123456789abcdef", Number: 1, Goal: "g", Asks: true}
+		for _, s := range []operation.Request{one, two, three} {
+			digest, err := operation.Same(s.Op, s.On)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Steps = append(p.Steps, operation.PlanStep{Part: "command", Level: "CONFIRM", Digest: digest})
+		}
+		p.Steps[0].Together = together
+		a, err := g.Admit(t.Context(), operation.Request{By: principal.InWorkspace(demo.Name, demo.Owner), Op: p, On: demo}, nil)
+		if err != nil || !a.Stepwise() {
+			t.Fatalf("%v", err)
+		}
+		ctx := gate.Covered(t.Context(), a.Cover())
+		for i, s := range []operation.Request{one, two, three} {
+			if got := lets(t, ctx, g, s); got != want[i] {
+				t.Errorf("%d together: step %d passes: %v", together, i+1, got)
+			}
+		}
 	}
 }

@@ -17,13 +17,19 @@ type Plan struct {
 	// Goal is what the agent says that it is for.
 	Goal  string     `json:"goal,omitempty"`
 	Steps []PlanStep `json:"steps,omitempty"`
+	// From is the number of the first of these steps, where they are one of a plan of Whole steps that a person approves one at
+	// a time; 0 for a whole plan.
+	From  int `json:"from,omitempty"`
+	Whole int `json:"whole,omitempty"`
+	// Undoes is the number of the plan whose rollback steps these are, after one of its steps had failed; 0 for any other.
+	Undoes int `json:"undoes,omitempty"`
 	// Asks: the policy has a person asked about one of the steps. It follows from them.
 	Asks bool `json:"asks,omitempty"`
 }
 
 // PlanStep is one command of a plan on one target.
 type PlanStep struct {
-	// Part is the part of the plan that it belongs to: "preflight", "patch", "command" or "verification".
+	// Part is the part of the plan that it belongs to: "preflight", "patch", "command", "verification" or "rollback".
 	Part string `json:"part"`
 	// Target is "host", "workspace NAME" or "remote NAME"; NAME is the derived name of a workspace.
 	Target   string `json:"target"`
@@ -39,12 +45,24 @@ type PlanStep struct {
 	FirstRun bool `json:"first_run,omitempty"`
 	// Digest is that of the operation that it is.
 	Digest string `json:"digest"`
+	// Together is how many steps, from this one on, are not run one after the other, and Order in which order they are
+	// instead. It is 0 for a step that is run by itself, and for those behind the first.
+	Together int    `json:"together,omitempty"`
+	Order    string `json:"order,omitempty"`
 	// Diff shows a person what a patch does; it is bound by the digest, and no part of the record.
 	Diff string `json:"-"`
 }
 
 // Op implements Operation.
 func (Plan) Op() Name { return RunPlan }
+
+// First is how many of the steps are the first one as it is run: more than one if they are run together.
+func (p Plan) First() int {
+	if len(p.Steps) == 0 {
+		return 0
+	}
+	return min(max(p.Steps[0].Together, 1), len(p.Steps))
+}
 
 // planAsks reports whether a person is asked about a plan.
 func planAsks(op Operation) bool {
@@ -64,7 +82,11 @@ func planRisk(op Operation) (risk int) {
 // Lines are the steps of a plan as a person reads them, one a line.
 func (p Plan) Lines() []string {
 	lines := make([]string, 0, len(p.Steps))
+	order, last, before := "", -1, max(p.From-1, 0)
 	for i, s := range p.Steps {
+		if s.Together > 1 {
+			order, last = fmt.Sprintf("%d to %d: %s", before+i+1, before+i+s.Together, s.Order), i+s.Together-1
+		}
 		part := ""
 		if s.Part != "command" {
 			part = s.Part + ", "
@@ -76,9 +98,12 @@ func (p Plan) Lines() []string {
 		if s.Background {
 			part += fmt.Sprintf("in the background for at most %v, ", time.Duration(s.LimitMS)*time.Millisecond)
 		}
-		lines = append(lines, fmt.Sprintf("%d. %s%s: %s  [%s, risk %d]", i+1, part, s.Target, s.Command, why, s.Risk))
+		lines = append(lines, fmt.Sprintf("%d. %s%s: %s  [%s, risk %d]", before+i+1, part, s.Target, s.Command, why, s.Risk))
 		if s.Diff != "" {
 			lines = append(lines, strings.Split(strings.TrimRight(s.Diff, "\n"), "\n")...)
+		}
+		if i == last {
+			lines = append(lines, order)
 		}
 	}
 	return lines

@@ -45,7 +45,7 @@ type Config struct {
 type Change func(ctx context.Context, p runtime.HostPatch) (runtime.HostPatched, error)
 
 // maxAtOnce bounds the steps that run at the same time; the daemon sends fewer.
-const maxAtOnce = 64
+const maxAtOnce = 128
 
 // Stream is the connection to the daemon.
 type Stream = connect.BidiStreamForClient[carrelv1.ServeRequest, carrelv1.ServeResponse]

@@ -325,9 +325,9 @@ func TestNumberTwice(t *testing.T) {
 	}
 }
 
-// No more than 64 steps run at once. One that was cancelled counts until it has ended.
+// No more than 128 steps run at once. One that was cancelled counts until it has ended.
 func TestTooMany(t *testing.T) {
-	const most = 64
+	const most = 128
 	cfg, begun, release := deaf()
 	if _, err := serve(t.Context(), t, cfg, func(d *daemon) error {
 		for i := range most {

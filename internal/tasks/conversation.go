@@ -13,6 +13,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/fanout"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/linerpc"
@@ -78,14 +79,16 @@ type conversation struct {
 	after id.Command // the task that it goes on from
 	// planOnly: plans of an agent are not carried out.
 	planOnly bool
-	proc     runtime.Process
-	wait     time.Duration
-	limit    Patience
-	in       *os.File // its stdin
-	out      *os.File
-	err      *os.File
-	speak    dialect
-	timer    *time.Timer // of the dialect, and its goroutine's
+	// order is how steps of an agent's plans reach several hosts.
+	order fanout.Order
+	proc  runtime.Process
+	wait  time.Duration
+	limit Patience
+	in    *os.File // its stdin
+	out   *os.File
+	err   *os.File
+	speak dialect
+	timer *time.Timer // of the dialect, and its goroutine's
 	// quiet is closed when nobody is to be asked any more. The end is kept, then recorded by record, which is there once ready
 	// is closed, and then told.
 	quiet     chan struct{}
@@ -132,7 +135,7 @@ func (t *Tasks) open(r *operation.Request, task workspace.Task, proc runtime.Pro
 ) *conversation {
 	f := proc.Files()
 	c := &conversation{
-		tasks: t, by: r.By, trace: r.Trace, task: task, after: spec.After, planOnly: spec.PlanOnly,
+		tasks: t, by: r.By, trace: r.Trace, task: task, after: spec.After, planOnly: spec.PlanOnly, order: spec.Order,
 		proc: proc, wait: wait, limit: t.cfg.Patience,
 		in: f[0], out: f[1], err: f[2],
 		quiet: make(chan struct{}), kept: make(chan struct{}), ready: make(chan struct{}), told: make(chan struct{}),

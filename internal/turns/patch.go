@@ -67,7 +67,7 @@ func (t *Turns) resolvePatch(ctx context.Context, turn *Turn, p *plan.FilePatchP
 	change.Digest = done.Digest
 	s = step{
 		shown: operation.PlanStep{
-			Part: patchPart, Target: string(operation.Host), Command: "change " + counted(len(done.Files)), Diff: done.Diff,
+			Part: patchPart, Target: string(operation.Host), Command: "change " + counted(len(done.Files), "file", "files"), Diff: done.Diff,
 		},
 		hosts: 1,
 		on:    operation.Target{Kind: operation.Host, Owner: turn.By.Owner()},
@@ -80,13 +80,6 @@ func (t *Turns) resolvePatch(ctx context.Context, turn *Turn, p *plan.FilePatchP
 	}
 	s.shown.Digest, err = operation.Same(s.patch.op, s.on)
 	return s, err
-}
-
-func counted(files int) string {
-	if files == 1 {
-		return "1 file"
-	}
-	return fmt.Sprintf("%d files", files)
 }
 
 // apply makes the change that was computed, if it is still exactly that.

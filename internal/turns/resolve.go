@@ -42,6 +42,7 @@ const (
 	preflight    = "preflight"
 	command      = "command"
 	verification = "verification"
+	rollback     = "rollback"
 )
 
 // resolve finds the target of every step, also of those that would only be run if another fails. A target that there is
@@ -68,7 +69,7 @@ func (t *Turns) resolve(ctx context.Context, turn *Turn, p *proposal) ([]step, e
 		}
 	}
 	for i, s := range p.Rollback {
-		if _, err := t.resolveStep(ctx, turn, "rollback", s); err != nil {
+		if _, err := t.resolveStep(ctx, turn, rollback, s); err != nil {
 			return nil, fmt.Errorf("rollback %d: %w", i+1, err)
 		}
 	}
@@ -90,7 +91,7 @@ func (t *Turns) resolveStep(ctx context.Context, turn *Turn, part string, s plan
 	}
 	var out []step
 	for _, name := range names {
-		x := step{shown: operation.PlanStep{Part: part, Command: s.Command, ReadOnly: s.ReadOnly}, hosts: len(names)}
+		x := step{shown: operation.PlanStep{Part: part, Command: s.Command, ReadOnly: s.ReadOnly}}
 		if err := t.place(ctx, turn, &x, s.Target.Kind, name); err != nil {
 			return nil, err
 		}
@@ -119,7 +120,20 @@ func (t *Turns) resolveStep(ctx context.Context, turn *Turn, part string, s plan
 		}
 		out = append(out, x)
 	}
-	return out, nil
+	return out, turn.fan(out)
+}
+
+// fan has the steps be one step of the plan on several hosts.
+func (turn *Turn) fan(steps []step) error {
+	for i := range steps {
+		steps[i].hosts = len(steps)
+	}
+	if len(steps) < 2 {
+		return nil
+	}
+	way, err := turn.Order.Of(len(steps))
+	steps[0].shown.Together, steps[0].shown.Order = len(steps), way.String()
+	return err
 }
 
 // place finds what a step runs on.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -19,40 +18,6 @@ import (
 	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/runtime"
 )
-
-// forks is how many hosts of one step are worked on at once.
-const forks = 8
-
-// runAll runs the steps in their order until one fails. The hosts of one step are worked on together, the first of them
-// alone: if it fails there, it is not tried on the others.
-func (t *Turns) runAll(ctx context.Context, turn *Turn, steps []step) (Reply, error) {
-	reply := Reply{Outcome: Done}
-	ctx, cancel := turn.while(ctx)
-	defer cancel()
-	for from := 0; from < len(steps); {
-		batch := steps[from:min(from+max(steps[from].hosts, 1), len(steps))]
-		first := batch[:1]
-		results := t.together(ctx, turn, first, from)
-		if len(batch) > 1 && !results[0].failed() {
-			results = append(results, t.together(ctx, turn, batch[1:], from+1)...)
-		}
-		for _, r := range results {
-			reply.Steps = append(reply.Steps, r)
-			if err := turn.Note("step", r); err != nil {
-				return reply, err
-			}
-			if r.failed() && reply.Outcome == Done {
-				reply.Outcome, reply.Why = Failed, fmt.Sprintf("step %d failed on %s; the steps behind it were not run", r.Step, r.Target)
-			}
-		}
-		if reply.Outcome == Failed {
-			break
-		}
-		from += len(batch)
-	}
-	fit(&reply)
-	return reply, nil
-}
 
 // while is a context that ends with the turn.
 func (turn *Turn) while(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -67,23 +32,6 @@ func (turn *Turn) while(ctx context.Context) (context.Context, context.CancelFun
 		}()
 	}
 	return ctx, func() { cancel(nil) }
-}
-
-// together runs steps at the same time, and returns what became of them in their order. at is the place of the first.
-func (t *Turns) together(ctx context.Context, turn *Turn, steps []step, at int) []StepResult {
-	results := make([]StepResult, len(steps))
-	slots := make(chan struct{}, forks)
-	var all sync.WaitGroup
-	for i := range steps {
-		slots <- struct{}{}
-		all.Go(func() {
-			defer func() { <-slots }()
-			results[i] = t.run(ctx, turn, &steps[i])
-			results[i].Step = at + i + 1
-		})
-	}
-	all.Wait()
-	return results
 }
 
 // run runs one step. It passes the gate by itself, as it was judged before.

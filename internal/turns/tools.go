@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/fanout"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/plan"
 	"github.com/carrel-dev/carrel/internal/policy"
@@ -64,12 +65,28 @@ func (t *Turns) readAll(ctx context.Context, turn *Turn, calls []plan.ToolCall) 
 	ctx, cancel := turn.while(ctx)
 	defer cancel()
 	reply := Reply{Outcome: Done}
-	for _, r := range t.together(ctx, turn, steps, 0) {
-		turn.fitCall(&r)
-		reply.Steps = append(reply.Steps, r)
-		if err := turn.Note(toolPart, r); err != nil {
-			return reply, err
+	way, err := fanout.Order{NoCanary: true, MaxFailures: "100%"}.Of(len(steps)) // one that fails stops no other
+	if err != nil {
+		return reply, err
+	}
+	f := fan{t: t, turn: turn, way: way, inOrder: true}
+	f.note = func(r *StepResult) error {
+		turn.fitCall(r)
+		return turn.Note(toolPart, *r)
+	}
+	for i := range steps {
+		f.steps, f.numbers = append(f.steps, &steps[i]), append(f.numbers, i+1)
+	}
+	results, err := f.run(ctx)
+	for i, r := range results {
+		if r == nil {
+			s := steps[i].shown
+			r = &StepResult{Step: i + 1, Part: toolPart, Target: s.Target, Command: s.Command, Error: "it was not called: " + f.why}
 		}
+		reply.Steps = append(reply.Steps, *r)
+	}
+	if err != nil {
+		return reply, err
 	}
 	return reply, nil
 }

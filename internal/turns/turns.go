@@ -18,6 +18,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/commands"
+	"github.com/carrel-dev/carrel/internal/fanout"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/lifecycle"
@@ -79,6 +80,8 @@ type Turn struct {
 	On    operation.Target
 	// PlanOnly: plans are judged and shown, and not carried out.
 	PlanOnly bool
+	// Order is how steps reach several hosts.
+	Order fanout.Order
 	// Wait is how long a person may take to answer, and Gone is closed when nobody waits for it any more.
 	Wait time.Duration
 	Gone <-chan struct{}
@@ -109,6 +112,17 @@ type Reply struct {
 	// Why says what is wrong, and what the agent may do about it.
 	Why   string       `json:"why,omitempty"`
 	Steps []StepResult `json:"steps,omitempty"`
+	// NotBegun are the steps that were not begun, each with the reason.
+	NotBegun []NotBegun `json:"not_begun,omitempty"`
+	// Rollback is what became of the plan's rollback steps, which a person was asked about after a step had failed.
+	Rollback *Reply `json:"rollback,omitempty"`
+}
+
+// NotBegun is a step that was not begun.
+type NotBegun struct {
+	Step   int    `json:"step"`
+	Target string `json:"target"`
+	Why    string `json:"why"`
 }
 
 // StepResult is what became of a step.
@@ -196,12 +210,18 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 	if err != nil {
 		return Reply{Outcome: Invalid, Why: err.Error()}, nil
 	}
-	op := operation.Plan{ID: turn.Task, Number: turn.plans, Goal: oneLine(p.Goal)}
+	return t.consider(ctx, turn, p, operation.Plan{ID: turn.Task, Number: turn.plans, Goal: oneLine(p.Goal)}, steps)
+}
+
+// consider has the steps of a plan judged and shown, and carries them out.
+func (t *Turns) consider(ctx context.Context, turn *Turn, p *proposal, op operation.Plan, steps []step) (Reply, error) {
 	if at, why := t.judge(ctx, steps); why != nil {
 		op.Steps = []operation.PlanStep{steps[at].shown}
 		return t.refuse(ctx, turn, op, why)
 	}
-	first := true
+	joinQuiet(steps)
+	op.Asks = op.Undoes > 0 // which nothing does by itself
+	first := !op.Asks
 	for _, s := range steps {
 		op.Steps = append(op.Steps, s.shown)
 		op.Asks = op.Asks || s.asks
@@ -225,7 +245,11 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 	if turn.PlanOnly {
 		return Reply{Outcome: Denied, Why: "only the plan was asked for, and nothing was run"}, nil
 	}
-	return t.carryOut(ctx, turn, op, steps)
+	reply, err := t.carryOut(ctx, turn, op, steps)
+	if err == nil && reply.Outcome == Failed && op.Asks && len(p.Rollback) > 0 {
+		err = t.offerRollback(ctx, turn, p, op, steps, &reply)
+	}
+	return reply, err
 }
 
 // authorise has a plan pass the first half of the gate.
@@ -257,6 +281,25 @@ func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, ste
 		return Reply{Outcome: Denied, Why: why.Error()}, nil
 	}
 	a, err := authorised.Admit(ctx)
+	if err != nil {
+		return unanswered(err)
+	}
+	cover := a.Cover()
+	defer cover.End()
+	var reply Reply
+	err = a.Do(gate.Covered(ctx, cover), func(ctx context.Context, _ permit.Permit) (any, error) {
+		var next func(context.Context, int, int, func(context.Context) error) error
+		if a.Stepwise() {
+			next = t.stepwise(turn, op)
+		}
+		reply, err = t.runAll(ctx, turn, steps, next)
+		return ended{Outcome: reply.Outcome, Steps: len(reply.Steps), NotBegun: len(reply.NotBegun)}, err
+	})
+	return reply, err
+}
+
+// unanswered is what an agent is told of a plan that was not let through; the error is one that ends the turn.
+func unanswered(err error) (Reply, error) {
 	var denial *approval.Denial
 	switch {
 	case errors.As(err, &denial):
@@ -265,23 +308,16 @@ func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, ste
 		return Reply{Outcome: Denied, Why: "nobody approved it in time"}, nil
 	case errdefs.IsResourceExhausted(err):
 		return Reply{Outcome: Refused, Why: err.Error()}, nil
-	case err != nil:
-		return Reply{}, err
 	}
-	cover := a.Cover()
-	defer cover.End()
-	var reply Reply
-	err = a.Do(gate.Covered(ctx, cover), func(ctx context.Context, _ permit.Permit) (any, error) {
-		reply, err = t.runAll(ctx, turn, steps)
-		return ended{Outcome: reply.Outcome, Steps: len(reply.Steps)}, err
-	})
-	return reply, err
+	return Reply{}, err
 }
 
 // ended is what the outcome of a plan says in the record.
 type ended struct {
 	Outcome string `json:"plan,omitempty"`
 	Steps   int    `json:"steps_run,omitempty"`
+	// NotBegun is how many steps were not begun.
+	NotBegun int `json:"steps_not_begun,omitempty"`
 }
 
 // planNote is a plan as those who follow the turn see it. first: a person is asked about it only because a model wrote it.
@@ -303,7 +339,7 @@ func planNote(op operation.Plan, digest string, first bool, p *proposal) map[str
 	return map[string]any{
 		"number": op.Number, "digest": digest, "goal": op.Goal, "steps": op.Steps, "asks": op.Asks, "purposes": purposes,
 		"risk_summary": oneLine(p.RiskSummary), "rollback": rollback, "diff": diff,
-		"only_first_run": first,
+		"only_first_run": first, "undoes": op.Undoes,
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/carrel-dev/carrel/internal/fanout"
 	"github.com/carrel-dev/carrel/internal/id"
 )
 
@@ -45,6 +46,8 @@ type TaskSpec struct {
 	After id.Command
 	// PlanOnly: an agent's plans are judged and shown, and not carried out.
 	PlanOnly bool
+	// Order is how steps of an agent's plans reach several hosts.
+	Order fanout.Order
 	// Serve: whoever runs it is about to serve its steps on hosts.
 	Serve bool
 }

@@ -35,6 +35,7 @@ var tiers = []deps.Tier{
 	{Name: "cells", Level: 0},
 	{Name: "httprule", Level: 0},
 	{Name: "tools", Level: 0},
+	{Name: "fanout", Level: 0},
 
 	{Name: "budget", Level: 1},
 	{Name: "screen", Level: 1},
@@ -142,6 +143,7 @@ var tiers = []deps.Tier{
 // privileged is what both processes with rights of their own may link.
 var privileged = []deps.Rule{
 	{internal + "id", "names are validated again on this side"},
+	{internal + "fanout", "a member of the form of a task, in package workspace: it is pure"},
 	{internal + "build", "says which release answers"},
 	{internal + "fault", "the text of an error"},
 	{internal + "crashpoint", "empty calls where tests of another build end the process"},

@@ -1903,7 +1903,7 @@ class TaskMessage(Message):
     """TaskMessage is one message of a task. They are numbered from 1 without a gap."""
     number: int = 0
     unix_ms: int = 0
-    # prompt, message, permission, answer, key or completion; of an agent also plan, step and refusal.
+    # prompt, message, permission, answer, key or completion; of an agent also plan, asks, step, not_begun and refusal.
     kind: str = ""
     # JSON: of a message, what the program reported.
     body: bytes = b""
@@ -1930,6 +1930,8 @@ class RunTaskRequest(Message):
     after: str = ""
     # An agent's plans are judged and shown, and not carried out.
     plan_only: bool = False
+    # How the steps of an agent's plans reach several hosts.
+    fan_out: FanOut | None = None
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("workspace", "workspace", "string", "one", None),
         Field("command", "command", "message", "opt", "Command"),
@@ -1938,6 +1940,27 @@ class RunTaskRequest(Message):
         Field("serve", "serve", "bool", "one", None),
         Field("after", "after", "string", "one", None),
         Field("plan_only", "planOnly", "bool", "one", None),
+        Field("fan_out", "fanOut", "message", "opt", "FanOut"),
+    )
+
+
+@dataclass(kw_only=True)
+class FanOut(Message):
+    """FanOut is how one step reaches several hosts: the first of them alone, and then the others in batches."""
+    # On how many hosts it runs at once, 1 to 100; 0 is 8.
+    forks: int = 0
+    # How many hosts are one batch: a number as "5", or a share of the step's hosts as "20%". Empty is all.
+    serial: str = ""
+    # How many hosts may fail before no further one begins, and the step fails: a number, or a share as "10%". Empty: a host that
+    # fails has no further batch begin.
+    max_failures: str = ""
+    # No host goes first and alone.
+    no_canary: bool = False
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("forks", "forks", "int32", "one", None),
+        Field("serial", "serial", "string", "one", None),
+        Field("max_failures", "maxFailures", "string", "one", None),
+        Field("no_canary", "noCanary", "bool", "one", None),
     )
 
 
@@ -2476,7 +2499,7 @@ class Approval(Message):
 
 @dataclass(kw_only=True)
 class ApprovalAnswer(Message):
-    # once, thread, always or deny.
+    # once, steps, thread, always or deny.
     kind: str = ""
     reason: str = ""
     by: str = ""
@@ -2544,7 +2567,7 @@ class GetApprovalResponse(Message):
 @dataclass(kw_only=True)
 class AnswerApprovalRequest(Message):
     id: str = ""
-    # once, thread, always or deny. always is for a connection: it adds the rule HOST:PORT to reach_approved, for which
+    # once, steps, thread, always or deny. always is for a connection: it adds the rule HOST:PORT to reach_approved, for which
     # the caller must be one who may change the workspace.
     kind: str = ""
     # At most 1024 bytes.

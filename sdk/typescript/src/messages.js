@@ -717,6 +717,13 @@ export const schema = {
     ['serve', 'bool', 'one'],
     ['after', 'string', 'one'],
     ['planOnly', 'bool', 'one'],
+    ['fanOut', 'message', 'opt', 'FanOut'],
+  ],
+  FanOut: [
+    ['forks', 'int32', 'one'],
+    ['serial', 'string', 'one'],
+    ['maxFailures', 'string', 'one'],
+    ['noCanary', 'bool', 'one'],
   ],
   RunTaskResponse: [
     ['task', 'message', 'opt', 'Task'],

@@ -1551,7 +1551,7 @@ export interface TaskMessage {
   number: number;
   unixMs: number;
   /**
-   * prompt, message, permission, answer, key or completion; of an agent also plan, step and refusal.
+   * prompt, message, permission, answer, key or completion; of an agent also plan, asks, step, not_begun and refusal.
    */
   kind: string;
   /**
@@ -1586,6 +1586,33 @@ export interface RunTaskRequest {
    * An agent's plans are judged and shown, and not carried out.
    */
   planOnly: boolean;
+  /**
+   * How the steps of an agent's plans reach several hosts.
+   */
+  fanOut?: FanOut;
+}
+
+/**
+ * FanOut is how one step reaches several hosts: the first of them alone, and then the others in batches.
+ */
+export interface FanOut {
+  /**
+   * On how many hosts it runs at once, 1 to 100; 0 is 8.
+   */
+  forks: number;
+  /**
+   * How many hosts are one batch: a number as "5", or a share of the step's hosts as "20%". Empty is all.
+   */
+  serial: string;
+  /**
+   * How many hosts may fail before no further one begins, and the step fails: a number, or a share as "10%". Empty: a host that
+   * fails has no further batch begin.
+   */
+  maxFailures: string;
+  /**
+   * No host goes first and alone.
+   */
+  noCanary: boolean;
 }
 
 export interface RunTaskResponse {
@@ -2010,7 +2037,7 @@ export interface Approval {
 
 export interface ApprovalAnswer {
   /**
-   * once, thread, always or deny.
+   * once, steps, thread, always or deny.
    */
   kind: string;
   reason: string;
@@ -2067,7 +2094,7 @@ export interface GetApprovalResponse {
 export interface AnswerApprovalRequest {
   id: string;
   /**
-   * once, thread, always or deny. always is for a connection: it adds the rule HOST:PORT to reach_approved, for which
+   * once, steps, thread, always or deny. always is for a connection: it adds the rule HOST:PORT to reach_approved, for which
    * the caller must be one who may change the workspace.
    */
   kind: string;

@@ -1,0 +1,126 @@
+package root_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/carrel-dev/carrel/test/ptytest"
+)
+
+// fleet is an operator with servers of the names web-1 to web-3, each of which knows its own as $AT.
+func newFleet(t *testing.T) (m *modeled, o *operator, ask func(args ...string) *ptytest.Terminal) {
+	t.Helper()
+	o = newOperator(t)
+	m = newModeled(t, "")
+	m.set(t, nil, "set", "SHARED_KEY", "planted-"+rand.Text(), "--host", "api.test:"+m.port)
+	known, hosts := "", "hosts:\n"
+	for i := range 3 {
+		address := fmt.Sprintf("127.0.0.%d", i+2)
+		port, line := o.sshd(t, address)
+		known += line
+		hosts += fmt.Sprintf("  web-%d: {address: %s, port: %s, env: {set: {AT: web-%d}}}\n", i+1, address, port, i+1)
+	}
+	o.write(t, ".ssh/known_hosts", []byte(known))
+	o.write(t, ".config/carrel/hosts.yaml", []byte(hosts))
+	return m, o, func(args ...string) *ptytest.Terminal {
+		c := m.command(context.Background(), o.Credential, append([]string{"ask", "--llm", "m1", "--model", "house", "--on", "remote"}, args...)...)
+		c.Env = append(c.Environ(), "HOME="+o.home, "XDG_CONFIG_HOME=")
+		return ptytest.Start(t, c, 50, 160, false)
+	}
+}
+
+// A step reaches hosts in the order that the question shows: batches, how many may fail, and a first host that hangs is ended
+// by the step's time. What was not begun is told to the person and to the model.
+func TestAskInBatches(t *testing.T) {
+	m, o, ask := newFleet(t)
+	did := filepath.Join(o.home, "did")
+	for _, x := range []struct {
+		name, command, shown, did, outcome, said string
+		flags                                    []string
+	}{
+		{
+			"a batch fails", "echo $AT >> " + did + "; [ $AT != web-2 ]", "the first host alone, then batches of 1, 1 at once; if one fails, no further batch",
+			"web-1 web-2", "failed", "not begun, because 1 host failed: 3. remote web-3",
+			[]string{"--serial", "1"},
+		},
+		{
+			"one may fail", "echo $AT >> " + did + "; [ $AT != web-2 ]", "batches of 1, 1 at once; if more than 1 fail, no further host",
+			"web-1 web-2 web-3", "done", "3. remote web-3: done",
+			[]string{"--serial", "30%", "--max-failures", "34%", "--canary=false"},
+		},
+		{
+			"the first hangs", "echo $AT >> " + did + "; sleep 300", "the first host alone, then the others, 2 at once; if more than 3 fail",
+			"web-1", "failed", "not begun, because the host that goes first failed: 2. remote web-2, 3. remote web-3",
+			[]string{"--max-failures", "100%"},
+		},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			step := planStep("remote *", x.command, false)
+			step["timeout_seconds"] = 5
+			s := m.script(t, always(planOfAll(step)), always(directly("it is over")))
+			term := ask(append(x.flags, "do it")...)
+			term.Expect("[n] no")
+			if screen := term.Screen(); !strings.Contains(screen, "1 to 3: "+x.shown) {
+				t.Errorf("asked %q", screen)
+			}
+			term.Type("y\n")
+			term.Expect("it is over")
+			if screen := term.Screen(); !strings.Contains(screen, x.said) {
+				t.Errorf("told %q, not %q", screen, x.said)
+			}
+			term.Wait()
+			b, _ := os.ReadFile(did)
+			_ = os.Remove(did)
+			if got := strings.Join(strings.Fields(string(b)), " "); got != x.did {
+				t.Errorf("it ran on %q", got)
+			}
+			said := s.said()
+			if len(said) != 2 || !strings.Contains(said[1], `\"outcome\":\"`+x.outcome+`\"`) ||
+				strings.Contains(said[1], `\"not_begun\":`) != (x.outcome == "failed") {
+				t.Errorf("the model was told %q", said)
+			}
+		})
+	}
+}
+
+// A person approves a plan one step at a time: the key is shown, each step is asked about by itself, and none runs before.
+func TestAskStepByStep(t *testing.T) {
+	m, o, ask := newFleet(t)
+	did := filepath.Join(o.home, "did")
+	s := m.script(t, always(planOfAll(
+		planStep("remote web-1", "echo one >> "+did, false), planStep("remote web-2", "echo two >> "+did, false),
+		planStep("remote web-3", "echo three >> "+did, false),
+	)), always(directly("it is over")))
+	done := func() string {
+		b, _ := os.ReadFile(did)
+		return strings.Join(strings.Fields(string(b)), " ")
+	}
+	term := ask("do it")
+	term.Expect("[s] step by step  " + question)
+	mark := m.mark(t)
+	if got := done(); got != "" {
+		t.Errorf("%q ran", got)
+	}
+	term.Type("step\n")
+	term.ExpectAfter("1. remote web-1: done", question)
+	if screen := term.Screen(); !strings.Contains(screen, "2. remote web-2: echo two") {
+		t.Errorf("asked %q", screen)
+	}
+	if got := done(); got != "one" {
+		t.Errorf("%q ran", got)
+	}
+	term.Type("y\n")
+	term.ExpectAfter("2. remote web-2: done", question)
+	term.Type("n\nnot this one\n")
+	term.Expect("I stopped, because a step was not approved")
+	term.Wait()
+	if got := done(); got != "one two" || len(s.said()) != 1 {
+		t.Errorf("%q ran", got)
+	}
+	m.recorded(t, mark, `"from":2,"whole":3`, "echo two")
+}
