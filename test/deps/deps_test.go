@@ -81,6 +81,7 @@ var tiers = []deps.Tier{
 	{Name: "grant", Level: 3},
 	{Name: "fdapi", Level: 3, With: []string{"jsonrpc", "pollfd"}},
 	{Name: "archive", Level: 3},
+	{Name: "bridge", Level: 3},
 	{Name: "filetree", Level: 3},
 	{Name: "fleet", Level: 3},
 	{Name: "patch", Level: 3},
