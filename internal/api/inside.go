@@ -79,7 +79,7 @@ func (s *Server) Inside(by principal.Principal, from string) (*Inside, error) {
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 100},
 		ErrorLog:          slog.NewLogLogger(httpLog{s.opts.Log.Handler()}, slog.LevelDebug),
 	}
-	x.served.Go(func() { _ = x.http.Serve(x) }) // it ends with Close
+	x.served.Go(func() { _ = x.http.Serve(innerListener{x}) }) // it ends with Close
 	return x, nil
 }
 
@@ -106,13 +106,13 @@ func (x *Inside) enter(ctx context.Context) (entered context.Context, leave func
 	if x.s.opts.Tokens == nil {
 		return nil, nil, fmt.Errorf("cannot take a token here: this server knows none: %w", errdefs.ErrUnauthenticated)
 	}
-	entered, leave, err = x.s.opts.Tokens.EnterAs(ctx, token.ID(x.by.Grant.ID))
+	ctx, over, err := x.s.opts.Tokens.EnterAs(ctx, token.ID(x.by.Grant.ID))
 	if err != nil {
 		return nil, nil, err
 	}
-	held, release := x.s.gate.Hold(entered)
-	now := authn.FromContext(entered) // with what the token gives today
-	return authn.NewContext(held, now.Bind(x.by.Bound.Workspace, x.by.Bound.Trace)), func() { release(); leave() }, nil
+	held, release := x.s.gate.Hold(ctx)
+	now := authn.FromContext(ctx) // with what the token gives today
+	return authn.NewContext(held, now.Bind(x.by.Bound.Workspace, x.by.Bound.Trace)), func() { release(); over() }, nil
 }
 
 // Hold returns a context that ends, with the reason as its cause, when the principal may not use the workspace any more. leave is
@@ -160,18 +160,24 @@ func (x *Inside) connState(_ net.Conn, state http.ConnState) {
 	}
 }
 
+// innerListener is where the server of an Inside gets its connections.
+type innerListener struct{ x *Inside }
+
 // Accept implements net.Listener.
-func (x *Inside) Accept() (net.Conn, error) {
+func (l innerListener) Accept() (net.Conn, error) {
 	select {
-	case c := <-x.ready:
+	case c := <-l.x.ready:
 		return c, nil
-	case <-x.closed:
+	case <-l.x.closed:
 		return nil, net.ErrClosed
 	}
 }
 
 // Addr implements net.Listener.
-func (x *Inside) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }
+func (innerListener) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }
+
+// Close implements net.Listener. The server calls it under its lock, from Inside.Close.
+func (innerListener) Close() error { return nil }
 
 // Close ends it, and the requests that are under way: their commands are hung up.
 func (x *Inside) Close() error {

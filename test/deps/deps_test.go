@@ -127,8 +127,9 @@ var tiers = []deps.Tier{
 	}},
 	{Name: "api", Level: 5, With: []string{"authn"}},
 	{Name: "e2b", Level: 5, With: []string{"api", "authn"}},
+	{Name: "taskmcp", Level: 5, With: []string{"api", "mcp", "tasks"}},
 	{Name: "daemon", Level: 5, With: []string{
-		"api", "auditing", "authn", "config", "e2b", "egress/ways", "flow", "gate", "lifecycle", "rootless", "telemetry",
+		"api", "auditing", "authn", "config", "e2b", "egress/ways", "flow", "gate", "lifecycle", "rootless", "taskmcp", "telemetry",
 	}},
 	{Name: "rootless", Level: 5, With: []string{"asking", "config", "gate", "single"}},
 	{Name: "front", Level: 5, With: []string{"rootless"}},
