@@ -1,6 +1,7 @@
 package root_test
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"strings"
@@ -19,6 +20,12 @@ func tool(name string, arguments map[string]any) mcpCall {
 // task's id.
 func (d *desk) toolTask(t testing.TB, hold bool, calls ...mcpCall) string {
 	t.Helper()
+	return d.toolTaskOf(t, nil, hold, calls...)
+}
+
+// toolTaskOf is toolTask for who has these variables.
+func (d *desk) toolTaskOf(t testing.TB, env []string, hold bool, calls ...mcpCall) string {
+	t.Helper()
 	agent, err := os.ReadFile("testdata/acp-tools.py")
 	if err != nil {
 		t.Fatal(err)
@@ -28,7 +35,15 @@ func (d *desk) toolTask(t testing.TB, hold bool, calls ...mcpCall) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.TrimSpace(d.h.carrel(t, "task", "run", "-d", "--acp", "-p", string(prompt), d.Key, "--", "/usr/bin/python3", "agent.py"))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	c := d.h.command(ctx, nil, "task", "run", "-d", "--acp", "-p", string(prompt), d.Key, "--", "/usr/bin/python3", "agent.py")
+	c.Env = append(c.Env, env...)
+	r := finish(c, "")
+	if r.code != 0 {
+		t.Fatalf("the task did not begin: %+v", r)
+	}
+	return strings.TrimSpace(r.out)
 }
 
 // toolAnswer is what the agent reports of a call.

@@ -1,5 +1,5 @@
 # An agent that speaks ACP, starts the server of tools that session/new names, and makes the calls that the prompt lists:
-# {"calls": [[METHOD, PARAMS], ...], "hold": true}. It reports each answer as a message. With hold it does not end.
+# {"calls": [[METHOD, PARAMS], ...], "hold": true}. The method wait waits for a file. It reports each answer as a message. With hold it does not end.
 import json, os, subprocess, sys, time
 
 
@@ -51,6 +51,10 @@ for line in sys.stdin:
             json.dump(servers, f)
         tools = Tools(servers[0])
         for method, params in plan["calls"]:
+            while method == "wait" and not os.path.exists(params["file"]):
+                time.sleep(0.05)
+            if method == "wait":
+                continue
             answer = {"method": method, "answer": tools.call(method, params)}
             say({"method": "session/update", "params": {"sessionId": session, "update": answer}})
         with open("held", "w") as f:
