@@ -89,9 +89,9 @@ func TestInsideTools(t *testing.T) {
 // Clients that break a rule: their sessions end by themselves.
 func TestInsideOfHostileClients(t *testing.T) {
 	endless := func(c net.Conn) {
-		_, _ = io.WriteString(c, hello)
+		_, _ = io.WriteString(c, hello+`"`)
 		for line := []byte(strings.Repeat("x", 64<<10)); ; {
-			if _, err := c.Write(append([]byte(`"`), line...)); err != nil {
+			if _, err := c.Write(line); err != nil {
 				return
 			}
 		}
@@ -121,7 +121,7 @@ func TestInsideOfHostileClients(t *testing.T) {
 
 // A client that never reads what it asks for waits in its own writes, and its session ends.
 func TestInsideNeverReads(t *testing.T) {
-	defer mcp.InsideWithin(mcp.InsideWithin(time.Minute, 300*time.Millisecond))
+	defer mcp.InsideWithin(mcp.InsideWithin(time.Minute, time.Second))
 	near, ended, _ := inside(t)
 	sent, began := 0, time.Now()
 	_, _ = io.WriteString(near, hello)
@@ -138,8 +138,8 @@ func TestInsideNeverReads(t *testing.T) {
 	if d := time.Since(began); d > 5*time.Second {
 		t.Errorf("it ended after %v: each answer has waited by itself", d)
 	}
-	// What fits into the buffers of the sockets, and the requests that may be open: an answer is larger than its question.
-	if sent > 1<<20 {
+	// What fits into the buffers of the sockets, and the requests that may be open.
+	if sent > 128<<10 {
 		t.Errorf("%d bytes of requests were taken whose answers nobody read", sent)
 	}
 }
