@@ -37,7 +37,7 @@ func TestListenTakesOnlyTheSocket(t *testing.T) {
 		return file
 	}
 	pair := func() *os.File {
-		l, err := new(net.ListenConfig).Listen(t.Context(), "unix", "@carrel-test-"+string(task))
+		l, err := new(net.ListenConfig).Listen(t.Context(), "unix", execapi.Listening(task))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +47,12 @@ func TestListenTakesOnlyTheSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		file, err := c.(*net.UnixConn).File()
+		in, err := l.Accept() // it has the name too
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		file, err := in.(*net.UnixConn).File()
 		if err != nil {
 			t.Fatal(err)
 		}
