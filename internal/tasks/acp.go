@@ -15,7 +15,7 @@ import (
 )
 
 // acp is the client of an agent that speaks the Agent Client Protocol (https://agentclientprotocol.com). The agent has its
-// own files and programs in its workspace, and none of the client's.
+// own files and programs in its workspace, carrel's tools for that workspace, and none of the client's.
 //
 //	carrel → agent   initialize        request 1
 //	carrel → agent   session/new       request 2
