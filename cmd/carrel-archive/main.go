@@ -1,5 +1,6 @@
 // Command carrel-archive packs and unpacks a workspace's home, and as "carrel-archive files" works on
-// its files, with the workspace's own id and inside its boundary.
+// its files, with the workspace's own id and inside its boundary. As "carrel-archive mcp SOCKET" it is what an agent
+// in a workspace starts to reach carrel's tools.
 package main
 
 import (
@@ -8,6 +9,7 @@ import (
 	"os"
 
 	"github.com/carrel-dev/carrel/internal/archive"
+	"github.com/carrel-dev/carrel/internal/bridge"
 	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/fileprog"
 )
@@ -16,6 +18,13 @@ func init() { build.Program("carrel-archive") }
 
 // Signals keep their default action: the caller removes what is incomplete.
 func main() {
+	if len(os.Args) == 3 && os.Args[1] == "mcp" { // a command of the workspace, without rights to give up
+		if err := bridge.Run(os.Args[2], os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "carrel-mcp:", err)
+			os.Exit(archive.ExitFailed)
+		}
+		return
+	}
 	if err := archive.TakeFileID(); err != nil {
 		fmt.Fprintln(os.Stderr, "carrel-archive:", err)
 		os.Exit(archive.ExitFailed)

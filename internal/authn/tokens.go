@@ -310,6 +310,11 @@ func arrivalOf(ctx context.Context) *arrival {
 // From is the origin of the connection of a request.
 func From(ctx context.Context) string { return arrivalOf(ctx).From }
 
+// Arriving is for requests that come from within the daemon, for a principal that is known. from says in records for what.
+func Arriving(ctx context.Context, from string) context.Context {
+	return withArrival(NewContext(ctx, principal.Principal{}), from)
+}
+
 // Remote is the hook of http.Server for connections from elsewhere, which have no principal
 // without a token.
 func Remote(ctx context.Context, c net.Conn) context.Context {

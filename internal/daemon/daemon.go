@@ -54,6 +54,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/startup"
 	"github.com/carrel-dev/carrel/internal/store"
 	_ "github.com/carrel-dev/carrel/internal/store/sqlite" // it opens the database
+	"github.com/carrel-dev/carrel/internal/taskmcp"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -286,11 +287,13 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	disk := room.NewGauge(stateDir(cfg), log, audited, db, reserve)
 	disk.Look(ctx, time.Now()) // a daemon that starts on a full disk is in that state from the start
 	var written atomic.Pointer[func() []*runbooks.Runbook]
+	program := archiverProgram(o.archiverFD)
+	tools := taskmcp.New(taskmcp.Config{Program: program, Version: build.Version(), Log: log})
 	g = flow.New(flow.Config{
 		Redact:   redactor,
 		Runtimes: runtime.ByBoundary{workspace.BoundaryNamespace: rt}, Store: db, Audit: audited, Prefix: cfg.NamePrefix, Limits: cfg.Limits,
 		Idle: cfg.IdleTimeout, Allow: cfg.Allow, Profiles: profiles(cfg),
-		Files: files, Archiver: archiverProgram(o.archiverFD), KeepArchives: cfg.ArchiveRetention, KeepHomes: cfg.HomeRetention,
+		Files: files, Archiver: program, Tools: tools, KeepArchives: cfg.ArchiveRetention, KeepHomes: cfg.HomeRetention,
 		Unpacking:   archiver.Limits{Bytes: cfg.RestoreMaxBytes, Entries: int64(cfg.RestoreMaxEntries), Ratio: int64(cfg.RestoreMaxRatio)},
 		MaxArchives: cfg.MaxArchivesPerOwner, ArchiveBytes: cfg.ArchiveBytesPerOwner,
 		Admission: lifecycle.Admission{
@@ -361,6 +364,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	}
 	opts.E2BURL, opts.E2BDomain = e2bAt.url(), cfg.E2BDomain
 	surface := api.NewServer(g, opts)
+	tools.Bind(g, surface)
 	near := surface.HTTPServer(peers.ConnContext)
 	servers, failed := []*http.Server{near}, make(chan error, 3)
 	go func() { failed <- near.Serve(authn.Fair(l)) }()

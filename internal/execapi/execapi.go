@@ -31,6 +31,7 @@ const (
 	MethodList          = "list"
 	MethodHold          = "hold"
 	MethodDial          = "dial"
+	MethodListen        = "listen"
 	MethodShutdown      = "shutdown"
 	MethodExited        = "exited"
 )
@@ -65,6 +66,8 @@ const (
 	// MaxDials bounds how many connections to ports are being opened at once, and DialTimeout how long one may take.
 	MaxDials    = 256
 	DialTimeout = 10 * time.Second
+	// Backlog is how many connections wait at a socket of MethodListen until they are accepted.
+	Backlog = 16
 	// DefaultGraceMS is the default time between TERM and KILL.
 	DefaultGraceMS = 2000
 	MaxGraceMS     = 60_000
@@ -269,6 +272,15 @@ type HoldParams struct {
 type DialParams struct {
 	Port int `json:"port"`
 }
+
+// ListenParams (MethodListen) opens a listening Unix stream socket in the workspace, with the abstract name Listening(Task). The reply
+// carries the socket, and the executor keeps none, so that it ends with whoever has it.
+type ListenParams struct {
+	Task id.Command `json:"task"`
+}
+
+// Listening is the abstract name of the socket of a task, with the "@" that package net puts in front of it.
+func Listening(task id.Command) string { return "@carrel-mcp-" + string(task) }
 
 // StopTaskParams (MethodStopTask) sends Signal to a command's process group. If Signal is 0 it
 // ends the command and all processes that it left (TERM, grace, KILL).

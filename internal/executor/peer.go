@@ -56,6 +56,7 @@ var methods = map[string]struct {
 	execapi.MethodList:          {10 * time.Second, (*peer).list},
 	execapi.MethodHold:          {10 * time.Second, with((*peer).hold)},
 	execapi.MethodDial:          {0, with((*peer).dial)}, // it has its own, which says what did not answer
+	execapi.MethodListen:        {5 * time.Second, with((*peer).listen)},
 	execapi.MethodShutdown:      {2 * time.Minute, (*peer).shutdown},
 }
 

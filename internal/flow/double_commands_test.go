@@ -133,6 +133,22 @@ type processDouble struct {
 }
 
 // Dial connects to a port of this host's loopback.
+// Listen opens a socket of this process, with the name that it would have inside.
+func (d *runtimeDouble) Listen(ctx context.Context, p permit.Permit, task id.Command) (*net.UnixListener, error) {
+	name, err := p.Workspace()
+	if err != nil {
+		return nil, err
+	}
+	if err := d.reach("listen", name); err != nil {
+		return nil, err
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "unix", execapi.Listening(task))
+	if err != nil {
+		return nil, err
+	}
+	return l.(*net.UnixListener), nil
+}
+
 func (d *runtimeDouble) Dial(_ context.Context, p permit.Permit, port int) (*net.TCPConn, error) {
 	name, err := p.Workspace()
 	if err != nil {

@@ -116,6 +116,8 @@ type Config struct {
 	SeparateApprovals bool
 	// ApprovalClock is for tests of a clock that steps.
 	ApprovalClock asking.Clock
+	// Tools are those of the programs of tasks. Optional.
+	Tools tasks.Tools
 	// TaskPatience is for tests of tasks.
 	TaskPatience tasks.Patience
 	Log          *slog.Logger
@@ -187,7 +189,7 @@ func New(cfg Config) *Flow {
 	f.Commands = commands.New(commands.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Redact: cfg.Redact})
 	f.Tasks = tasks.New(tasks.Config{
 		Gate: f.gate, Lifecycle: f.Lifecycle, Commands: f.Commands, Store: cfg.Store, Allow: f.AllowTask, Redact: cfg.Redact,
-		Turn: f.Models.Turn, Patience: cfg.TaskPatience, Log: cfg.Log,
+		Tools: cfg.Tools, Turn: f.Models.Turn, Patience: cfg.TaskPatience, Log: cfg.Log,
 		Turns: turns.New(turns.Config{
 			Gate: f.gate, Lifecycle: f.Lifecycle, Commands: f.Commands, Token: cfg.Store.Token, Redact: cfg.Redact,
 			Runbooks: cfg.Runbooks, Log: cfg.Log,

@@ -65,6 +65,9 @@ type Finder func() (operation.Target, error)
 // Authorise decides whether the caller has the permission, and then whether it reaches the
 // target, which find finds unless it is nil. A refusal has been recorded when it returns.
 func (g *Gate) Authorise(ctx context.Context, r operation.Request, find Finder) (*Authorised, error) {
+	if r.Trace == "" && r.By.Bound != nil {
+		r.Trace = r.By.Bound.Trace
+	}
 	if r.Trace == "" {
 		r.Trace = id.NewTrace()
 	}

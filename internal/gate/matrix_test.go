@@ -40,6 +40,10 @@ func callers(t *testing.T) map[string]principal.Principal {
 		"admin for demo":       with("uid:1000", principal.Admin, principal.Scope{"demo"}),
 		"operator of 1001":     with("uid:1001", principal.Operator, nil),
 	}
+	all["task of 1000"] = alice.Bind(demo.Name, "")
+	all["task of 1000 elsewhere"] = alice.Bind("ws-00000000", "")
+	all["task of root"] = all["root"].Bind(demo.Name, "")
+	all["task of an operator for nothing"] = all["operator for nothing"].Bind(demo.Name, "")
 	for _, name := range principal.AllRoles.Names() {
 		r, err := principal.ParseRoles(name)
 		if err != nil {

@@ -68,6 +68,9 @@ func asRead(intent audit.Record) audit.Record {
 // lacks is why a principal may not do an operation at all.
 func lacks(by principal.Principal, row *operation.Row) error {
 	switch {
+	case by.Bound != nil:
+		return fmt.Errorf("cannot let a program in workspace %s %s for %s: the tools of a task do not give that; have a person do it from "+
+			"outside: %w", by.Bound.Workspace, row.Words, by, errdefs.ErrPermissionDenied)
 	case by.Kind == principal.Token:
 		missing := strings.Join((row.Needs &^ by.Permissions()).Names(), ", ")
 		return fmt.Errorf("cannot let %s do %s: it takes what the token's roles (%s) do not give: %s; use a token with another role: %w",
@@ -87,6 +90,10 @@ func elsewhere(by principal.Principal, row *operation.Row, on operation.Target) 
 	}
 	no := func(format string, v ...any) error {
 		return fmt.Errorf("cannot let %s "+format+": %w", append(append([]any{by}, v...), errdefs.ErrPermissionDenied)...)
+	}
+	if by.Bound != nil {
+		return fmt.Errorf("cannot let a program in workspace %s %s anything else for %s: the tools of a task work in its own workspace "+
+			"alone: %w", by.Bound.Workspace, row.Words, by, errdefs.ErrPermissionDenied)
 	}
 	newKey := on.NewKey
 	if on.Kind == operation.Workspace && on.Name == "" {

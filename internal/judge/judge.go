@@ -121,9 +121,10 @@ func (j *Judge) Reload(record func(was, now string, rules int, err error) error)
 }
 
 // Origin is who wrote what p sends. What a client claims can only be stricter than what its
-// principal allows: only a person is ever taken for the author, and only where they say so.
+// principal allows: only a person is ever taken for the author, and only where they say so. What a
+// program in a workspace sends in their name is a model's.
 func Origin(p principal.Principal, claimed policy.Origin) policy.Origin {
-	if p.Kind == principal.User && claimed == policy.User {
+	if p.Kind == principal.User && p.Bound == nil && claimed == policy.User {
 		return policy.User
 	}
 	return policy.LLM

@@ -70,7 +70,7 @@ const aboutWorkspace = "the workspace: its key or its derived name, as list_work
 // is about others.
 func (s *Server) addTools() error {
 	for _, t := range table() {
-		if s.bound != "" && t.where == everywhere {
+		if s.bound != "" && t.where == everywhere || s.cfg.Inside && t.outside {
 			continue
 		}
 		schema, err := t.handler.schema()

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"testing"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -29,3 +30,22 @@ var (
 
 // Inner is the server of the SDK below, so that a test can add tools.
 func Inner(s *Server) *sdk.Server { return s.mcp }
+
+// InsideWithin sets how long a client inside may take, and returns what it was.
+func InsideWithin(first, read time.Duration) (wasFirst, wasRead time.Duration) {
+	wasFirst, wasRead = insidePatience.first, insidePatience.read
+	insidePatience.first, insidePatience.read = first, read
+	return wasFirst, wasRead
+}
+
+// AsInside is the same server for programs in its workspace.
+func AsInside(t testing.TB, s *Server) *Server {
+	t.Helper()
+	cfg := s.cfg
+	cfg.Inside = true
+	inside, err := New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inside
+}

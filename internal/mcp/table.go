@@ -18,7 +18,9 @@ type tool struct {
 	where                    where
 	// reads: it changes nothing. destroys: it may replace or end what is there. again: twice is as good as once.
 	reads, destroys, again bool
-	handler                handler
+	// outside: it takes rights that no program inside the workspace has.
+	outside bool
+	handler handler
 }
 
 // table has every tool. docs/mcp.md is written from it.
@@ -81,11 +83,11 @@ func table() []tool {
 				"the host. If there is one for the key already, that is returned.",
 		},
 		{
-			name: "start_workspace", title: "Start a workspace", again: true, handler: of(startWorkspace),
+			name: "start_workspace", title: "Start a workspace", again: true, outside: true, handler: of(startWorkspace),
 			description: "Start the workspace. exec does that by itself.",
 		},
 		{
-			name: "stop_workspace", title: "Stop a workspace", destroys: true, again: true, handler: of(stopWorkspace),
+			name: "stop_workspace", title: "Stop a workspace", destroys: true, again: true, outside: true, handler: of(stopWorkspace),
 			description: "Stop the workspace. All its commands end, also those of others; its files stay.",
 		},
 		{
@@ -98,11 +100,11 @@ func table() []tool {
 				"out, once. You cannot approve anything yourself.",
 		},
 		{
-			name: "show_record", title: "Show the record", where: anywhere, reads: true, again: true, handler: of(showRecord),
+			name: "show_record", title: "Show the record", where: anywhere, reads: true, again: true, outside: true, handler: of(showRecord),
 			description: "Return the newest records of what was done, as JSON lines. It takes the role auditor or admin.",
 		},
 		{
-			name: "verify_record", title: "Verify the record", where: anywhere, reads: true, again: true, handler: of(verifyRecord),
+			name: "verify_record", title: "Verify the record", where: anywhere, reads: true, again: true, outside: true, handler: of(verifyRecord),
 			description: "Verify the whole chain of records and its signatures. It takes the role auditor or admin.",
 		},
 	}

@@ -331,6 +331,12 @@ func TestReaches(t *testing.T) {
 		"another's secret":                       {user(1001), key, false},
 		"another's secret, administrator":        {principal.Principal{Kind: principal.User, UID: 1002, Admin: true}, key, true},
 		"administrator's, in a scope":            {token("d", principal.Admin, "demo"), made, false},
+		"bound":                                  {user(1000).Bind(name, ""), demo, true},
+		"bound elsewhere":                        {user(1000).Bind("ws-00000000", ""), demo, false},
+		"bound, own question":                    {token("a", principal.Agent).Bind(name, ""), question, true},
+		"bound elsewhere, own question":          {token("a", principal.Agent).Bind("ws-00000000", ""), question, false},
+		"bound, another's question":              {token("b", principal.Approver).Bind(name, ""), question, false},
+		"bound, own secret":                      {user(1000).Bind(name, ""), key, false},
 	} {
 		if got := operation.Reaches(c.by, c.on); got != c.want {
 			t.Errorf("%s: %v", what, got)

@@ -36,6 +36,8 @@ func Reaches(by principal.Principal, t Target) bool {
 	switch {
 	case t.Kind == Daemon:
 		return true
+	case t.Kind == Approval && by.Bound != nil: // also not what they asked for elsewhere
+		return t.Requester == by.String() && by.MayReach(t.Owner, t.Names()...)
 	case t.Kind == Approval && t.Requester == by.String():
 		return true
 	case t.Kind == Approval && !by.Can(principal.Answer):

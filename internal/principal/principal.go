@@ -43,6 +43,25 @@ type Principal struct {
 	Grant *Grant
 	// Place is where an Inside is, nil for the other kinds.
 	Place *Place
+	// Bound, if not nil, narrows a User or a Token to what a program in one workspace may do there in their name.
+	Bound *Bound
+}
+
+// Bound is the task in whose workspace a program acts for a principal. It reaches no other workspace, and has no
+// permission beyond bounded.
+type Bound struct {
+	Workspace id.Workspace
+	// Trace joins the records of all that is done with those of the task.
+	Trace id.Trace
+}
+
+// bounded are the permissions that a principal with a Bound keeps, if it has them.
+const bounded = Known | Look | Run
+
+// Bind is p for a program in a workspace, with the trace of the task that runs it.
+func (p Principal) Bind(name id.Workspace, trace id.Trace) Principal {
+	p.Bound = &Bound{name, trace}
+	return p
 }
 
 // Place is a workspace and the owner of it.
@@ -131,6 +150,10 @@ func (p Principal) Can(need Permission) bool {
 
 // Permissions are all permissions of p.
 func (p Principal) Permissions() Permission {
+	if p.Bound != nil {
+		p.Bound = nil
+		return p.Permissions() & bounded
+	}
 	switch {
 	case p.Kind == System:
 		return everything
@@ -147,9 +170,11 @@ func (p Principal) Permissions() Permission {
 	}
 }
 
-// RolesOf are the roles of p. The system has none, and may do everything.
+// RolesOf are the roles of p. The system has none, and may do everything; who is bound has none.
 func (p Principal) RolesOf() Roles {
 	switch {
+	case p.Bound != nil:
+		return 0
 	case p.Kind == User && (p.Admin || p.UID == 0):
 		return Roles(Admin)
 	case p.Kind == User:
@@ -166,8 +191,14 @@ func (p Principal) RolesOf() Roles {
 // carrel group, and tokens with the role admin. What runs in a workspace reaches that one.
 //
 // names are the key of the workspace and its derived name. A token with a scope reaches only
-// what its scope names; without names, nothing.
+// what its scope names; without names, nothing. Who is bound reaches one workspace at most.
 func (p Principal) MayReach(owner string, names ...string) bool {
+	if p.Bound != nil {
+		// The derived name stands last. A key can be any text, also the derived name of another workspace.
+		own := len(names) > 0 && names[len(names)-1] == string(p.Bound.Workspace)
+		p.Bound = nil
+		return own && p.MayReach(owner, names...)
+	}
 	if p.Kind == Inside {
 		return p.Place != nil && owner == p.Place.Owner && slices.Contains(names, string(p.Place.Workspace))
 	}

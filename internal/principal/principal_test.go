@@ -189,3 +189,43 @@ func TestRoles(t *testing.T) {
 		t.Errorf("%d permissions have names", n)
 	}
 }
+
+// Who is bound to a workspace keeps what a program in it may do, and reaches no other, whoever they are.
+func TestBound(t *testing.T) {
+	const name = "ws-2a97516c"
+	for what, p := range map[string]principal.Principal{
+		"a user": {Kind: principal.User, UID: 1000}, "root": {Kind: principal.User, Admin: true}, "a token": grant(principal.AllRoles),
+	} {
+		b := p.Bind(name, "trace")
+		if b.String() != p.String() || b.Owner() != p.Owner() || p.Bound != nil {
+			t.Errorf("%s: %s of %s", what, b, b.Owner())
+		}
+		if got := b.Permissions(); got != principal.Known|principal.Look|principal.Run || b.RolesOf() != 0 {
+			t.Errorf("%s may %v by %v", what, got.Names(), b.RolesOf())
+		}
+		for _, c := range []struct {
+			owner string
+			names []string
+			want  bool
+		}{
+			{"uid:1000", []string{"demo", name}, true},
+			{"uid:1000", []string{"demo", "ws-00000000"}, false},
+			{"uid:1000", []string{name, "ws-00000000"}, false}, // a key that looks like the name
+			{"uid:1000", nil, false},
+		} {
+			if got := b.MayReach(c.owner, c.names...); got != c.want {
+				t.Errorf("%s reaches %s %q: %v", what, c.owner, c.names, got)
+			}
+		}
+		if b.MayReach("uid:1001", "demo", name) != p.MayReach("uid:1001", "demo", name) {
+			t.Errorf("%s reaches what they did not, or does not what they did", what)
+		}
+	}
+	agent := grant(principal.Approver).Bind(name, "")
+	if got := agent.Permissions(); got != principal.Known|principal.Look {
+		t.Errorf("being bound gave %v", got.Names())
+	}
+	if grant(principal.Agent, "other").Bind(name, "").MayReach("uid:1000", "demo", name) {
+		t.Error("a token that does not reach the workspace does when it is bound to it")
+	}
+}

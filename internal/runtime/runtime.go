@@ -114,6 +114,9 @@ type Runtime interface {
 	// Dial connects to a TCP port of the workspace's loopback, by 127.0.0.1 and else by ::1. The socket is the caller's to close.
 	// unavailable: nothing listens there. deadline_exceeded: what listens accepts no connection.
 	Dial(ctx context.Context, p permit.Permit, port int) (*net.TCPConn, error)
+	// Listen opens the socket execapi.Listening(task), which programs of the workspace alone can connect to. It is the caller's to
+	// close, and ends with the caller.
+	Listen(ctx context.Context, p permit.Permit, task id.Command) (*net.UnixListener, error)
 
 	// What follows changes nothing.
 

@@ -15,7 +15,7 @@ import (
 )
 
 // acp is the client of an agent that speaks the Agent Client Protocol (https://agentclientprotocol.com). The agent has its
-// own files and programs in its workspace, and none of the client's.
+// own files and programs in its workspace, carrel's tools for that workspace, and none of the client's.
 //
 //	carrel → agent   initialize        request 1
 //	carrel → agent   session/new       request 2
@@ -109,8 +109,7 @@ func (a *acp) answered(m linerpc.Message) error {
 		if !slices.Contains(acpVersions, r.ProtocolVersion) {
 			return fmt.Errorf("it speaks version %d of ACP, and carrel speaks %v", r.ProtocolVersion, acpVersions)
 		}
-		// A server of tools would have to be reachable from inside, and the daemon's socket is not: see docs/decisions/0028-tasks.md.
-		params := map[string]any{"cwd": workspace.Home, "mcpServers": []any{}}
+		params := map[string]any{"cwd": workspace.Home, "mcpServers": a.servers()}
 		if a.meta != nil {
 			params["_meta"] = a.meta()
 		}
@@ -139,6 +138,14 @@ func (a *acp) answered(m linerpc.Message) error {
 		a.c.finish(workspace.TaskFailed, fmt.Sprintf("the agent ended its turn before it was done: %.64q", r.StopReason))
 	}
 	return nil
+}
+
+// servers are the servers of tools that the agent is to start. All agents start those on stdio.
+func (a *acp) servers() []any {
+	if len(a.c.tools) == 0 {
+		return []any{}
+	}
+	return []any{map[string]any{"name": "carrel", "command": a.c.tools[0], "args": a.c.tools[1:], "env": []any{}}}
 }
 
 // ours is an error unless a message is about the session.

@@ -88,7 +88,10 @@ type conversation struct {
 	out   *os.File
 	err   *os.File
 	speak dialect
-	timer *time.Timer // of the dialect, and its goroutine's
+	// tools is the command that reaches the tools of the task, nil if it has none, and cutTools ends them.
+	tools    []string
+	cutTools func()
+	timer    *time.Timer // of the dialect, and its goroutine's
 	// quiet is closed when nobody is to be asked any more. The end is kept, then recorded by record, which is there once ready
 	// is closed, and then told.
 	quiet     chan struct{}
@@ -174,6 +177,12 @@ func (c *conversation) run(prompt string) {
 			_ = f.SetReadDeadline(time.Now().Add(leave))
 		}
 	})
+	cut := make(chan struct{})
+	pumps.Go(func() { // also of a program that was asked to stop, and has not yet
+		defer close(cut)
+		<-c.quiet
+		c.cutTools()
+	})
 	err := c.talk(prompt)
 	if c.timer != nil {
 		c.timer.Stop()
@@ -183,6 +192,7 @@ func (c *conversation) run(prompt string) {
 	}
 	c.hush()
 	c.asking.Wait()
+	within(cut, c.limit.Leave) // nothing is done for a task that is said to have ended
 	select {
 	case <-exited:
 		within(drained, c.limit.Leave)

@@ -58,7 +58,7 @@ const (
 	atOnce = 4
 )
 
-// Config holds the dependencies of New. All but Redact are required.
+// Config holds the dependencies of New. All but Redact and Tools are required.
 type Config struct {
 	// Turns carry out the plans of agents.
 	Turns     *turns.Turns
@@ -69,6 +69,8 @@ type Config struct {
 	// Allow has a person asked, for at most so long or until gone is closed.
 	Allow  func(name id.Workspace, asks operation.TaskAsks, wait time.Duration, gone <-chan struct{}) (allowed bool, why string)
 	Redact *redact.Redactor
+	// Tools are those of programs that speak ACP.
+	Tools Tools
 	// Turn is told that a turn of an agent begins, so that what it uses of models is recorded under its trace; over is called at
 	// its end.
 	Turn func(name id.Workspace, trace id.Trace) (over func())
@@ -163,10 +165,15 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 		}
 	}()
 	var c *conversation
-	err = a.Do(ctx, func(ctx context.Context, _ permit.Permit) (any, error) {
+	err = a.Do(ctx, func(ctx context.Context, pm permit.Permit) (any, error) {
 		e.Asked.Trace = a.Request().Trace
 		cmd, proc, err := t.spawn(ctx, p, ref, e)
 		if err != nil {
+			return nil, err
+		}
+		argv, end, err := t.openTools(ctx, pm, protocol, cmd, a.Request())
+		if err != nil {
+			abandon(proc)
 			return nil, err
 		}
 		crashpoint.Here("daemon.task.spawned")
@@ -175,11 +182,13 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 			State: workspace.TaskRunning, Began: time.Now(),
 		}
 		c = t.open(a.Request(), task, proc, wait, spec)
+		c.tools, c.cutTools = argv, end
 		if err = t.cfg.Store.AddTask(ctx, task, maxKept); err == nil {
 			crashpoint.Here("daemon.task.kept")
 			err = t.begin(c, prompt)
 		}
 		if err != nil {
+			end()
 			abandon(proc)
 			return nil, err
 		}

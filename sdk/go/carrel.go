@@ -54,6 +54,9 @@ type Options struct {
 	// one the certificate authorities in CAFile, a file in PEM, are trusted; without that file those of
 	// the system.
 	Fingerprint, CAFile string
+	// Dial, if set, connects to a daemon that speaks HTTP/2 without TLS over what it returns, and Host is not used. Who calls is known
+	// there, or by a token. It is for a daemon that this program has inside it, or reaches by a channel of its own.
+	Dial func(ctx context.Context) (net.Conn, error)
 }
 
 // Client is a client of one daemon. Its methods may be called from any goroutine. It connects
@@ -184,9 +187,12 @@ const maxAnswer = 16 << 20
 
 func (c *Client) http() *http.Client {
 	c.once.Do(func() {
-		if c.host.socket != "" {
+		switch {
+		case c.host.dial != nil:
+			c.transport = newInnerTransport(c.host.dial)
+		case c.host.socket != "":
 			c.transport = newTransport(c.dial)
-		} else {
+		default:
 			c.transport = newTLSTransport(c.host.dialTLS)
 		}
 		c.opts = []connect.ClientOption{
@@ -217,6 +223,18 @@ func newTLSTransport(dial func(context.Context) (net.Conn, error)) *transport {
 		IdleConnTimeout:    time.Minute,
 		// Detects a daemon that has disappeared.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+	}
+	return &transport{t, t}
+}
+
+// newInnerTransport sends everything over one connection, because those that it makes may be counted.
+func newInnerTransport(dial func(context.Context) (net.Conn, error)) *transport {
+	var p http.Protocols
+	p.SetUnencryptedHTTP2(true)
+	t := &http.Transport{
+		Protocols:          &p,
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		DisableCompression: true,
 	}
 	return &transport{t, t}
 }

@@ -41,10 +41,13 @@ type host struct {
 	socket, address, fingerprint string
 	authorities                  *x509.CertPool
 	secret                       token.Secret
+	// dial takes the place of all of them but the secret.
+	dial func(context.Context) (net.Conn, error)
 }
 
 func hostFrom(opts Options) (h host, err error) {
-	if opts.Host == "" {
+	h.dial = opts.Dial
+	if opts.Host == "" && opts.Dial == nil {
 		opts.Host = os.Getenv(HostEnv)
 		if opts.Token == "" && opts.TokenFile == "" {
 			opts.Token, opts.TokenFile = os.Getenv(TokenEnv), os.Getenv(TokenFileEnv)
@@ -59,7 +62,9 @@ func hostFrom(opts Options) (h host, err error) {
 	if opts.Host == "" {
 		opts.Host = DefaultHost
 	}
-	if path, ok := strings.CutPrefix(opts.Host, "unix://"); ok && filepath.IsAbs(path) {
+	if path, ok := strings.CutPrefix(opts.Host, "unix://"); opts.Dial != nil {
+		// who dials knows where
+	} else if ok && filepath.IsAbs(path) {
 		h.socket = path
 	} else if h.address, err = addressOf(opts.Host); err != nil {
 		return h, err
@@ -160,7 +165,10 @@ func readToken(path string) (string, error) {
 func (h *host) direct() bool { return h.socket != "" && h.secret == token.Secret{} }
 
 func (h *host) String() string {
-	if h.socket != "" {
+	switch {
+	case h.dial != nil:
+		return "inner"
+	case h.socket != "":
 		return "unix://" + h.socket
 	}
 	return "https://" + h.address
@@ -168,7 +176,7 @@ func (h *host) String() string {
 
 // baseURL is the start of the URLs of requests.
 func (h *host) baseURL() string {
-	if h.socket != "" {
+	if h.socket != "" || h.dial != nil {
 		return "http://carrel"
 	}
 	return "https://" + h.address

@@ -119,6 +119,7 @@ var binaries = []struct {
 		[]deps.Rule{
 			{internal + "archive", "itself"},
 			{internal + "archive/tarfmt", "the format of its stream"},
+			{internal + "bridge", "joins an agent to carrel's tools"},
 			{internal + "fileprog", "works on files"},
 			{internal + "fileapi", "the messages of that"},
 			{internal + "filetree", "files and trees by descriptors, and the tar stream of cp"},

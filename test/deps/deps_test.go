@@ -82,6 +82,7 @@ var tiers = []deps.Tier{
 	{Name: "grant", Level: 3},
 	{Name: "fdapi", Level: 3, With: []string{"jsonrpc", "pollfd"}},
 	{Name: "archive", Level: 3},
+	{Name: "bridge", Level: 3},
 	{Name: "filetree", Level: 3},
 	{Name: "fleet", Level: 3},
 	{Name: "patch", Level: 3},
@@ -129,8 +130,9 @@ var tiers = []deps.Tier{
 	}},
 	{Name: "api", Level: 5, With: []string{"authn"}},
 	{Name: "e2b", Level: 5, With: []string{"api", "authn"}},
+	{Name: "taskmcp", Level: 5, With: []string{"api", "mcp", "tasks"}},
 	{Name: "daemon", Level: 5, With: []string{
-		"api", "auditing", "authn", "config", "e2b", "egress/ways", "flow", "gate", "lifecycle", "rootless", "telemetry",
+		"api", "auditing", "authn", "config", "e2b", "egress/ways", "flow", "gate", "lifecycle", "rootless", "taskmcp", "telemetry",
 	}},
 	{Name: "rootless", Level: 5, With: []string{"asking", "config", "gate", "single"}},
 	{Name: "front", Level: 5, With: []string{"rootless"}},

@@ -13,25 +13,17 @@ import (
 // @zed-industries/claude-code-acp opencode-ai". They are run by the host's node.
 const agentsEnv = "CARREL_TEST_ACP"
 
-// Real agents in workspaces, on a model that is a script inside: each asks a person before it runs a command, runs it when
-// that is approved, and its answer is the task's.
-func TestTasksOfACPAgents(t *testing.T) {
-	needRoot(t)
-	dir := os.Getenv(agentsEnv)
-	if dir == "" {
-		t.Skipf("skipped: %s is not set to a directory with ACP agents", agentsEnv)
-	}
-	model, err := os.ReadFile("testdata/acp-model.js")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const at = "http://127.0.0.1:8123"
-	for name, x := range map[string]struct {
-		program string
-		argv    []string
-		env     []string
-		files   map[string]string
-	}{
+// acpAgent is how an agent is run.
+type acpAgent struct {
+	program string
+	argv    []string
+	env     []string
+	files   map[string]string
+}
+
+// acpAgents are the agents, for a model at an address.
+func acpAgents(at string) map[string]acpAgent {
+	return map[string]acpAgent{
 		"claude-code-acp": {
 			"@zed-industries/claude-code-acp",
 			[]string{"/usr/bin/node", "/agents/node_modules/@zed-industries/claude-code-acp/dist/index.js"},
@@ -59,7 +51,22 @@ func TestTasksOfACPAgents(t *testing.T) {
 				`"permission":{"bash":"ask"},` +
 				`"provider":{"anthropic":{"options":{"baseURL":"` + at + `/v1"}}}}`},
 		},
-	} {
+	}
+}
+
+// Real agents in workspaces, on a model that is a script inside: each asks a person before it runs a command, runs it when
+// that is approved, and its answer is the task's.
+func TestTasksOfACPAgents(t *testing.T) {
+	needRoot(t)
+	dir := os.Getenv(agentsEnv)
+	if dir == "" {
+		t.Skipf("skipped: %s is not set to a directory with ACP agents", agentsEnv)
+	}
+	model, err := os.ReadFile("testdata/acp-model.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, x := range acpAgents("http://127.0.0.1:8123") {
 		t.Run(name, func(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(dir, "node_modules", x.program)); err != nil {
 				t.Skipf("skipped: %v", err)
@@ -121,6 +128,66 @@ func TestTasksOfACPAgents(t *testing.T) {
 				!strings.Contains(out, "scripted answer") {
 				t.Errorf("%+v: %s", s, out)
 			}
+		})
+	}
+}
+
+// Real agents reach carrel's tools by the bridge that they are told of: a model has them run a command by one, and the record has it
+// as carrel's.
+func TestTaskToolsOfACPAgents(t *testing.T) {
+	needRoot(t)
+	dir := os.Getenv(agentsEnv)
+	if dir == "" {
+		t.Skipf("skipped: %s is not set to a directory with ACP agents", agentsEnv)
+	}
+	model, err := os.ReadFile("testdata/acp-model.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, x := range acpAgents("http://127.0.0.1:8123") {
+		t.Run(name, func(t *testing.T) {
+			if _, err := os.Stat(filepath.Join(dir, "node_modules", x.program)); err != nil {
+				t.Skipf("skipped: %v", err)
+			}
+			d := shared.desk(t, "--memory", "3GiB", "-v", dir+":/agents:ro")
+			d.put(t, "model.js", model, "644")
+			for file, text := range x.files {
+				d.put(t, file, []byte(text), "644")
+			}
+			d.detach(t, "/usr/bin/node", "model.js", "carrel")
+			until(t, "the model listens", func() bool { return d.try("test", "-e", "listening").code == 0 })
+			mark := d.h.mark(t)
+			args := []string{"task", "run", "-d", "--acp", "--timeout", "4m", "-p", "prove it"}
+			for _, e := range x.env {
+				args = append(args, "--env", e)
+			}
+			id := strings.TrimSpace(d.h.carrel(t, append(append(args, d.Key, "--"), x.argv...)...))
+			t.Cleanup(func() {
+				if t.Failed() {
+					t.Logf("the model's log: %s\n%s", d.try("cat", "model.log").out, d.h.try(nil, "", "task", "follow", "--now", d.Key, id).out)
+				}
+			})
+			tick := time.NewTicker(200 * time.Millisecond)
+			defer tick.Stop()
+			// What an agent asks before it uses a tool is approved.
+			for end := time.Now().Add(8 * patience); d.task(t, id).State == "running"; <-tick.C {
+				if time.Now().After(end) {
+					t.Fatal("its end does not come")
+				}
+				var list []struct{ ID, Workspace string }
+				if err := json.Unmarshal([]byte(d.h.carrel(t, "approvals", "list", "-o", "json")), &list); err != nil {
+					t.Fatal(err)
+				}
+				for _, a := range list {
+					if a.Workspace == d.Name {
+						d.h.try(nil, "", "approvals", "approve", a.ID) // another look may have been quicker
+					}
+				}
+			}
+			if s := d.task(t, id); s.State != "completed" || d.sh(t, "cat proof") != "called-by-a-model" {
+				t.Errorf("%+v", s)
+			}
+			d.h.recorded(t, mark, `"type":"intent"`, "command.exec", "called-by-a-model", `"source":"llm"`)
 		})
 	}
 }

@@ -1,6 +1,8 @@
 package rootless_test
 
 import (
+	"net"
+	"os"
 	"strings"
 	"testing"
 )
@@ -24,5 +26,49 @@ func ownTasks(t *testing.T, u *user) {
 	}
 	if out := u.must("task", "ls", "one"); !strings.Contains(out, "completed") || !strings.Contains(out, "failed") {
 		t.Errorf("listed are\n%s", out)
+	}
+}
+
+// An agent in a workspace of a user's own carrel works by carrel's tools, also where executor, commands and daemon share one id.
+func TestOwnTaskTools(t *testing.T) { eachOwner(t, ownTaskTools) }
+
+func ownTaskTools(t *testing.T, u *user) {
+	agent, err := os.ReadFile("../root/testdata/acp-tools.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.must("create", "one")
+	u.must("create", "two")
+	u.sh("cat > agent.py <<'E'\n" + string(agent) + "E")
+	u.must("cp", "agent.py", "one:agent.py")
+	prompt := `{"calls": [["tools/list", {}], ["tools/call", {"name": "exec", "arguments": {"command": "echo by-a-tool > made"}}], ` +
+		`["tools/call", {"name": "read_file", "arguments": {"path": "made"}}], ["wait", {"file": "go-on"}]]}`
+	id := strings.TrimSpace(u.must("task", "run", "-d", "--acp", "-p", prompt, "one", "--", "/usr/bin/python3", "agent.py"))
+	followed := make(chan result, 1)
+	go func() { followed <- u.carrel("task", "follow", "one", id) }()
+	knock := func(where string) string {
+		return u.carrel("exec", where, "--", "/usr/bin/python3", "-c", "import socket, sys\n"+
+			"try:\n    socket.socket(socket.AF_UNIX).connect('\\0' + sys.argv[1])\n    print('connected')\n"+
+			"except OSError as e:\n    print(e.strerror)", "carrel-mcp-"+id).out
+	}
+	if got := knock("one"); got != "connected\n" {
+		t.Errorf("from inside: %s", got)
+	}
+	if got := knock("two"); got != "Connection refused\n" {
+		t.Errorf("from another workspace: %s", got)
+	}
+	if c, err := new(net.Dialer).DialContext(t.Context(), "unix", "@carrel-mcp-"+id); err == nil {
+		c.Close()
+		t.Error("it is reached from the host")
+	}
+	u.must("exec", "one", "--", "touch", "go-on")
+	if r := <-followed; r.code != 0 || !strings.Contains(r.out, `"name":"exec"`) || !strings.Contains(r.out, "by-a-tool") {
+		t.Errorf("%+v", r)
+	}
+	if got := u.must("exec", "one", "--", "cat", "made"); got != "by-a-tool" {
+		t.Errorf("made: %q", got)
+	}
+	if got := knock("one"); got != "Connection refused\n" {
+		t.Errorf("after the end: %s", got)
 	}
 }

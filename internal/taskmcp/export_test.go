@@ -1,0 +1,4 @@
+package taskmcp
+
+// MaxOfTask is how many sessions one task may have.
+const MaxOfTask = maxOfTask
