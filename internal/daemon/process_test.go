@@ -100,7 +100,7 @@ func TestPrivilege(t *testing.T) {
 			t.Errorf("no_new_privs is not set: %s (%v)", th, err)
 		}
 	}
-	if pss := pssKiB(t, cmd.Process.Pid); pss > 36<<10 {
+	if pss := pssKiB(t, cmd.Process.Pid); pss > 40<<10 { // most of it are pages of the program, which the kernel can drop
 		t.Errorf("the daemon takes %d KiB", pss)
 	} else {
 		t.Logf("PSS %d KiB", pss)
