@@ -124,7 +124,7 @@ func (a *app) approval(ctx context.Context, name string) (*carrelv1.Approval, er
 }
 
 func (a *app) approvalsAnswerCommand(verb string) *cobra.Command {
-	var thread, always, yes bool
+	var thread, always, steps, yes bool
 	var reason string
 	c := &cobra.Command{
 		Use:               verb + " [flags] ID",
@@ -139,13 +139,15 @@ Once is for this action, one time. --thread remembers the answer for the very sa
 the same directory with the same variables, asked for by the same principal in the same
 workspace and thread, until the policy changes or the permission is revoked; it is refused
 for what destroys. --always is for a connection: it adds the rule HOST:PORT to the workspace,
-which you must be allowed to change; "carrel egress rm" takes it back.`
+which you must be allowed to change; "carrel egress rm" takes it back. --steps is for a plan:
+its first step alone, and each further one is a question of its own.`
 		c.Example = `  carrel approvals approve ap-0123456789abcdef
   carrel approvals approve --thread ap-0123456789abcdef
   carrel approvals approve --always ap-0123456789abcdef`
 		c.Flags().BoolVar(&thread, "thread", false, "remember it for the same command in its thread")
 		c.Flags().BoolVar(&always, "always", false, "let the workspace make the same connection from now on")
-		c.MarkFlagsMutuallyExclusive("thread", "always")
+		c.Flags().BoolVar(&steps, "steps", false, "approve the first step of a plan, and be asked about each further one")
+		c.MarkFlagsMutuallyExclusive("thread", "always", "steps")
 		c.Flags().BoolVarP(&yes, "yes", "y", false, "do not show it and ask first")
 	} else {
 		c.Short = "Refuse an action"
@@ -161,6 +163,8 @@ which you must be allowed to change; "carrel egress rm" takes it back.`
 				req.Kind = string(approval.Thread)
 			case always:
 				req.Kind = string(approval.Always)
+			case steps:
+				req.Kind = string(approval.Steps)
 			}
 			if !yes && isTerminal(a.In) && isTerminal(a.Err) {
 				m, err := a.approval(c.Context(), args[0])

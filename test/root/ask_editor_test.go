@@ -250,23 +250,33 @@ func TestEditorAllowsNothingElse(t *testing.T) {
 	}
 }
 
-// What is answered at a terminal goes on in the editor.
+// What is answered at a terminal goes on in the editor, also one step at a time.
 func TestEditorGoesOnFromATerminal(t *testing.T) {
 	m, alice, _ := newAsked(t)
-	m.script(t, always(planOf("workspace demo", "touch f"+leaves, false)), always(directly("It is there.")))
+	m.script(t, always(planOfAll(
+		planStep("workspace demo", "touch f"+leaves, false), planStep("workspace demo", "touch g"+leaves, false),
+	)), always(directly("It is there.")))
 	e := m.editor(t, alice, "--max-risk", "-1")
-	id := e.prompt("make f")
-	e.until("the command that answers it", func(m linerpc.Message) bool { return strings.Contains(string(m.Params), "carrel approvals show ap-") })
-	var list []struct{ ID string }
-	if err := json.Unmarshal([]byte(m.carrel(t, "approvals", "list", "-o", "json")), &list); err != nil || len(list) != 1 {
-		t.Fatalf("%v: %+v", err, list)
+	id := e.prompt("make f and g")
+	there := func(name string) bool { return m.try(alice, "", "exec", "demo", "--", "test", "-e", name).code == 0 }
+	for n, how := range [][]string{{"--steps"}, {}} {
+		e.until("the command that answers it", func(m linerpc.Message) bool {
+			return strings.Contains(string(m.Params), "carrel approvals show ap-")
+		})
+		if there("f") != (n == 1) || there("g") {
+			t.Errorf("before answer %d: f %v, g %v", n+1, there("f"), there("g"))
+		}
+		var list []struct{ ID string }
+		if err := json.Unmarshal([]byte(m.carrel(t, "approvals", "list", "-o", "json")), &list); err != nil || len(list) != 1 {
+			t.Fatalf("%v: %+v", err, list)
+		}
+		m.carrel(t, append(append([]string{"approvals", "approve"}, how...), list[0].ID)...)
 	}
-	m.carrel(t, "approvals", "approve", list[0].ID)
 	if reason, said := e.end(id); reason != "end_turn" || !strings.Contains(said, "It is there.") {
 		t.Errorf("%s: %s", reason, said)
 	}
-	if r := m.try(alice, "", "exec", "demo", "--", "test", "-e", "f"); r.code != 0 {
-		t.Errorf("it did not run: %+v", r)
+	if !there("f") || !there("g") {
+		t.Error("it did not run")
 	}
 }
 

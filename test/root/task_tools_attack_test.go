@@ -252,7 +252,7 @@ func TestTaskToolsOfWhatIsKilled(t *testing.T) {
 		until(t, "the end of its command", func() bool { return !d.running(t, "sleep 4712") })
 	}
 	id := begin()
-	d.sh(t, "pkill -9 -f '[a]gent.py'")
+	d.sh(t, "kill -9 $(pgrep -f '[a]gent.py')")
 	until(t, "the end of the task", func() bool { return d.task(t, id).State == "failed" })
 	gone("agent", id)
 
