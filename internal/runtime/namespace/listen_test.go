@@ -4,6 +4,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -17,9 +18,9 @@ import (
 // What an executor sends for a socket of a task is taken only if it is one.
 func TestListenTakesOnlyTheSocket(t *testing.T) {
 	task := id.NewCommand()
-	var send []*os.File
+	var send atomic.Pointer[[]*os.File] // the executor's side has goroutines of its own
 	f := setUp(t, table{execapi.MethodListen: func(*jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) {
-		return struct{}{}, send, nil
+		return struct{}{}, *send.Load(), nil
 	}})
 	p, end := permit.Issue(name)
 	defer end()
@@ -71,7 +72,7 @@ func TestListenTakesOnlyTheSocket(t *testing.T) {
 		"another name": {socket("unix", "@carrel-test-other-"+string(task))}, "one that is connected": {pair()},
 		"packets": {socket("unixpacket", execapi.Listening(task))},
 	} {
-		send = files
+		send.Store(&files)
 		if l, err := f.Listen(t.Context(), p, task); err == nil {
 			l.Close()
 			t.Errorf("%s was taken for the socket", what)
@@ -79,7 +80,7 @@ func TestListenTakesOnlyTheSocket(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	send = []*os.File{socket("unix", execapi.Listening(task))}
+	send.Store(&[]*os.File{socket("unix", execapi.Listening(task))})
 	l, err := f.Listen(t.Context(), p, task)
 	if err != nil {
 		t.Fatal(err)
