@@ -485,18 +485,3 @@ func (c *conversation) ask(m linerpc.Message, title string, words []string, repl
 	})
 	return nil
 }
-
-// drainErrors keeps the end of stderr.
-func (c *conversation) drainErrors() {
-	buf := make([]byte, 4<<10)
-	for {
-		n, err := c.err.Read(buf)
-		c.mu.Lock()
-		c.stderr = append(c.stderr, buf[:n]...)
-		c.stderr = c.stderr[max(0, len(c.stderr)-tail):]
-		c.mu.Unlock()
-		if err != nil {
-			return
-		}
-	}
-}

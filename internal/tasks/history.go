@@ -154,7 +154,7 @@ func (r *recalled) whole() []said {
 // brief is a turn without what its steps printed. What was asked, the goals of its plans and its commands stay as they were, up to a
 // bound.
 func (r *recalled) brief() []said {
-	out := []said{{"user", cut(r.prompt)}}
+	out := []said{{"user", cut(r.prompt, maxPart)}}
 	var b strings.Builder
 	for _, g := range r.goals {
 		b.WriteString("plan: " + g + "\n")
@@ -164,9 +164,9 @@ func (r *recalled) brief() []said {
 	}
 	b.WriteString(r.skipped.String())
 	if b.Len() > 0 {
-		out = append(out, said{"user", "What was done then, in brief.\n" + cut(b.String())})
+		out = append(out, said{"user", "What was done then, in brief.\n" + cut(b.String(), maxPart)})
 	}
-	return r.close(out, cut(r.answer))
+	return r.close(out, cut(r.answer, maxPart))
 }
 
 // close adds how a turn ended.
@@ -219,7 +219,7 @@ func stepText(r turns.StepResult) string {
 	if r.Stderr != "" {
 		out += "\n" + r.Stderr
 	}
-	return fmt.Sprintf("- on %s: %s\n  %s\n%s\n", r.Target, r.Command, endOf(r), cut(out))
+	return fmt.Sprintf("- on %s: %s\n  %s\n%s\n", r.Target, r.Command, endOf(r), cut(out, maxPart))
 }
 
 // endOf is how a step ended.
@@ -231,14 +231,6 @@ func endOf(r turns.StepResult) string {
 		return fmt.Sprintf("exit code %d", *r.Code)
 	}
 	return r.Error
-}
-
-// cut is the beginning of a text that is longer than a part may be.
-func cut(text string) string {
-	if len(text) <= maxPart {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxPart], "") + "…"
 }
 
 // chunkOf is the text of an update of a session, "" if it is another update.

@@ -78,6 +78,21 @@ func (c *conversation) flush() error {
 	return nil
 }
 
+// drainErrors keeps the end of stderr.
+func (c *conversation) drainErrors() {
+	buf := make([]byte, 4<<10)
+	for {
+		n, err := c.err.Read(buf)
+		c.mu.Lock()
+		c.stderr = append(c.stderr, buf[:n]...)
+		c.stderr = c.stderr[max(0, len(c.stderr)-tail):]
+		c.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
 // plain is a text on one line, without what a terminal takes for a command.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
@@ -90,10 +105,13 @@ func plain(s string) string {
 
 // clip bounds a reason.
 func clip(s string) string {
-	const most = 2 << 10
-	s = plain(s)
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
+	return cut(plain(s), 2<<10)
+}
+
+// cut is the beginning of a text that is longer.
+func cut(s string, most int) string {
+	if len(s) <= most {
+		return s
 	}
-	return s
+	return strings.ToValidUTF8(s[:most], "") + "…"
 }

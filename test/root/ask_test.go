@@ -12,86 +12,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/carrel-dev/carrel/test/ptytest"
 )
-
-// scripted is a model that answers by a script: one answer after the other. An answer is made of what the model was asked.
-type scripted struct {
-	t  *testing.T
-	mu sync.Mutex
-	// asked are the bodies of the requests.
-	asked  []string
-	script []func(asked string) string
-}
-
-// script has the model of the host answer so, each time anew.
-func (m *modeled) script(t *testing.T, answers ...func(asked string) string) *scripted {
-	t.Helper()
-	s := &scripted{t: t, script: answers}
-	h := http.HandlerFunc(s.serve)
-	m.says.Store(&h)
-	return s
-}
-
-// always is an answer that is the same whatever is asked.
-func always(text string) func(string) string { return func(string) string { return text } }
-
-// serve speaks OpenAI's chat completions, streamed.
-func (s *scripted) serve(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	s.mu.Lock()
-	s.asked = append(s.asked, string(body))
-	n := len(s.asked) - 1
-	s.mu.Unlock()
-	if err != nil || n >= len(s.script) {
-		http.Error(w, `{"error":{"message":"the script has ended"}}`, http.StatusBadRequest)
-		return
-	}
-	text, _ := json.Marshal(s.script[n](string(body)))
-	w.Header().Set("Content-Type", "text/event-stream")
-	for _, data := range []string{
-		`{"id":"x","object":"chat.completion.chunk","model":"m1","choices":[{"index":0,"delta":{"role":"assistant","content":` + string(text) + `}}]}`,
-		`{"id":"x","object":"chat.completion.chunk","model":"m1","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`,
-		`{"id":"x","object":"chat.completion.chunk","model":"m1","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10}}`,
-		`[DONE]`,
-	} {
-		fmt.Fprintf(w, "data: %s\n\n", data)
-	}
-}
-
-// said are the bodies of the requests so far.
-func (s *scripted) said() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return append([]string(nil), s.asked...)
-}
-
-// planOf is a plan of one command, in the form of package plan.
-func planOf(target, command string, readOnly bool) string {
-	return planOfAll(planStep(target, command, readOnly))
-}
-
-func planStep(target, command string, readOnly bool) map[string]any {
-	return map[string]any{"command": command, "purpose": "to see", "read_only": readOnly, "target": target}
-}
-
-func planOfAll(steps ...map[string]any) string {
-	b, _ := json.Marshal(map[string]any{
-		"type": "command_plan", "goal": "find out", "commands": steps, "risk_summary": "none", "preflight_checks": []any{},
-		"verification_commands": []any{}, "rollback_commands": []any{}, "requires_root": false, "expected_side_effects": []any{},
-	})
-	return string(b)
-}
-
-func directly(text string) string {
-	b, _ := json.Marshal(map[string]string{"type": "direct_answer", "answer": text})
-	return string(b)
-}
 
 // newAsked is a carrel with a model for the agent of alice, and a workspace of hers.
 func newAsked(t *testing.T) (m *modeled, alice *syscall.Credential, ask func(args ...string) result) {
@@ -385,7 +311,7 @@ func openWay(t *testing.T, dir string) {
 }
 
 // A daemon that is killed in the middle of a step on this machine ends the step and the question. The record says that they
-// were interrupted, and nothing is run again.
+// were interrupted, nothing is run again, and the turn goes on once there is a daemon.
 func TestAskOfADaemonThatIsKilled(t *testing.T) {
 	m, alice, _ := newAsked(t)
 	m.script(t, always(planOf("host", "echo begun; sleep 4217", true)), always(directly("done")))
@@ -406,11 +332,13 @@ func TestAskOfADaemonThatIsKilled(t *testing.T) {
 	await(true)
 	kill(t, m.part(t, "daemon"))
 	await(false)
-	if code := x.Wait(); code == 0 {
-		t.Errorf("exit code %d: %q", code, x.Screen())
-	}
 	if err := m.up(); err != nil {
 		t.Fatal(err)
+	}
+	x.Expect("the turn was cut off, and goes on")
+	x.Expect("done")
+	if code := x.Wait(); code != 0 {
+		t.Errorf("exit code %d: %q", code, x.Screen())
 	}
 	m.settled(t)
 	interrupted := 0
