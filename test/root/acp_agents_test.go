@@ -54,15 +54,16 @@ func acpAgents(at string) map[string]acpAgent {
 	}
 }
 
-// Real agents in workspaces, on a model that is a script inside: each asks a person before it runs a command, runs it when
-// that is approved, and its answer is the task's.
-func TestTasksOfACPAgents(t *testing.T) {
+// eachAgent begins a task of each agent in a workspace of its own, on a model that is a script inside and is told model, and calls f for it;
+// mark is where the record ended before.
+func eachAgent(t *testing.T, f func(t *testing.T, d *desk, id string, mark int), model ...string) {
+	t.Helper()
 	needRoot(t)
 	dir := os.Getenv(agentsEnv)
 	if dir == "" {
 		t.Skipf("skipped: %s is not set to a directory with ACP agents", agentsEnv)
 	}
-	model, err := os.ReadFile("testdata/acp-model.js")
+	script, err := os.ReadFile("testdata/acp-model.js")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,89 +73,11 @@ func TestTasksOfACPAgents(t *testing.T) {
 				t.Skipf("skipped: %v", err)
 			}
 			d := shared.desk(t, "--memory", "3GiB", "-v", dir+":/agents:ro")
-			d.put(t, "model.js", model, "644")
+			d.put(t, "model.js", script, "644")
 			for file, text := range x.files {
 				d.put(t, file, []byte(text), "644")
 			}
-			d.detach(t, "/usr/bin/node", "model.js")
-			until(t, "the model listens", func() bool { return d.try("test", "-e", "listening").code == 0 })
-			args := []string{"task", "run", "-d", "--acp", "--timeout", "4m", "-p", "prove it"}
-			for _, e := range x.env {
-				args = append(args, "--env", e)
-			}
-			id := strings.TrimSpace(d.h.carrel(t, append(append(args, d.Key, "--"), x.argv...)...))
-			t.Cleanup(func() {
-				if t.Failed() {
-					t.Logf("the model's log: %s\n%s", d.try("cat", "model.log").out, d.h.try(nil, "", "task", "follow", "--now", d.Key, id).out)
-				}
-			})
-			asked := ""
-			// A large agent starts slowly on a loaded machine.
-			eventually := func(what string, yes func() bool) {
-				t.Helper()
-				tick := time.NewTicker(200 * time.Millisecond)
-				defer tick.Stop()
-				for end := time.Now().Add(8 * patience); !yes(); <-tick.C {
-					if time.Now().After(end) {
-						t.Fatalf("%s does not come", what)
-					}
-				}
-			}
-			eventually("the question", func() bool {
-				if s := d.task(t, id); s.State != "running" {
-					t.Fatalf("nobody was asked: %+v", s)
-				}
-				var list []struct {
-					ID, Workspace string
-					Argv          []string
-				}
-				if err := json.Unmarshal([]byte(d.h.carrel(t, "approvals", "list", "-o", "json")), &list); err != nil {
-					t.Fatal(err)
-				}
-				for _, a := range list {
-					if a.Workspace == d.Name && strings.Contains(strings.Join(a.Argv, " "), "echo called-by-a-model > proof") {
-						asked = a.ID
-					}
-				}
-				return asked != ""
-			})
-			if d.try("test", "-e", "proof").code == 0 {
-				t.Error("it ran before it was approved")
-			}
-			d.h.carrel(t, "approvals", "approve", asked)
-			eventually("the end", func() bool { return d.task(t, id).State != "running" })
-			out := d.h.try(nil, "", "task", "follow", "--now", d.Key, id).out
-			if s := d.task(t, id); s.State != "completed" || d.sh(t, "cat proof") != "called-by-a-model" ||
-				!strings.Contains(out, "scripted answer") {
-				t.Errorf("%+v: %s", s, out)
-			}
-		})
-	}
-}
-
-// Real agents reach carrel's tools by the bridge that they are told of: a model has them run a command by one, and the record has it
-// as carrel's.
-func TestTaskToolsOfACPAgents(t *testing.T) {
-	needRoot(t)
-	dir := os.Getenv(agentsEnv)
-	if dir == "" {
-		t.Skipf("skipped: %s is not set to a directory with ACP agents", agentsEnv)
-	}
-	model, err := os.ReadFile("testdata/acp-model.js")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, x := range acpAgents("http://127.0.0.1:8123") {
-		t.Run(name, func(t *testing.T) {
-			if _, err := os.Stat(filepath.Join(dir, "node_modules", x.program)); err != nil {
-				t.Skipf("skipped: %v", err)
-			}
-			d := shared.desk(t, "--memory", "3GiB", "-v", dir+":/agents:ro")
-			d.put(t, "model.js", model, "644")
-			for file, text := range x.files {
-				d.put(t, file, []byte(text), "644")
-			}
-			d.detach(t, "/usr/bin/node", "model.js", "carrel")
+			d.detach(t, append([]string{"/usr/bin/node", "model.js"}, model...)...)
 			until(t, "the model listens", func() bool { return d.try("test", "-e", "listening").code == 0 })
 			mark := d.h.mark(t)
 			args := []string{"task", "run", "-d", "--acp", "--timeout", "4m", "-p", "prove it"}
@@ -167,27 +90,83 @@ func TestTaskToolsOfACPAgents(t *testing.T) {
 					t.Logf("the model's log: %s\n%s", d.try("cat", "model.log").out, d.h.try(nil, "", "task", "follow", "--now", d.Key, id).out)
 				}
 			})
-			tick := time.NewTicker(200 * time.Millisecond)
-			defer tick.Stop()
-			// What an agent asks before it uses a tool is approved.
-			for end := time.Now().Add(8 * patience); d.task(t, id).State == "running"; <-tick.C {
-				if time.Now().After(end) {
-					t.Fatal("its end does not come")
-				}
-				var list []struct{ ID, Workspace string }
-				if err := json.Unmarshal([]byte(d.h.carrel(t, "approvals", "list", "-o", "json")), &list); err != nil {
-					t.Fatal(err)
-				}
-				for _, a := range list {
-					if a.Workspace == d.Name {
-						d.h.try(nil, "", "approvals", "approve", a.ID) // another look may have been quicker
-					}
-				}
-			}
-			if s := d.task(t, id); s.State != "completed" || d.sh(t, "cat proof") != "called-by-a-model" {
-				t.Errorf("%+v", s)
-			}
-			d.h.recorded(t, mark, `"type":"intent"`, "command.exec", "called-by-a-model", `"source":"llm"`)
+			f(t, d, id, mark)
 		})
 	}
+}
+
+// slowly is until, for a large agent, which starts slowly on a loaded machine.
+func slowly(t *testing.T, what string, yes func() bool) {
+	t.Helper()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(8 * patience); !yes(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("%s does not come", what)
+		}
+	}
+}
+
+// asks are the questions that wait for somebody about a workspace, by their ids, with what is asked.
+func (d *desk) asks(t *testing.T) map[string]string {
+	t.Helper()
+	var list []struct {
+		ID, Workspace string
+		Argv          []string
+	}
+	if err := json.Unmarshal([]byte(d.h.carrel(t, "approvals", "list", "-o", "json")), &list); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, a := range list {
+		if a.Workspace == d.Name {
+			all[a.ID] = strings.Join(a.Argv, " ")
+		}
+	}
+	return all
+}
+
+// Real agents in workspaces: each asks a person before it runs a command, runs it when that is approved, and its answer is the task's.
+func TestTasksOfACPAgents(t *testing.T) {
+	eachAgent(t, func(t *testing.T, d *desk, id string, _ int) {
+		asked := ""
+		slowly(t, "the question", func() bool {
+			if s := d.task(t, id); s.State != "running" {
+				t.Fatalf("nobody was asked: %+v", s)
+			}
+			for a, what := range d.asks(t) {
+				if strings.Contains(what, "echo called-by-a-model > proof") {
+					asked = a
+				}
+			}
+			return asked != ""
+		})
+		if d.try("test", "-e", "proof").code == 0 {
+			t.Error("it ran before it was approved")
+		}
+		d.h.carrel(t, "approvals", "approve", asked)
+		slowly(t, "the end", func() bool { return d.task(t, id).State != "running" })
+		out := d.h.try(nil, "", "task", "follow", "--now", d.Key, id).out
+		if s := d.task(t, id); s.State != "completed" || d.sh(t, "cat proof") != "called-by-a-model" ||
+			!strings.Contains(out, "scripted answer") {
+			t.Errorf("%+v: %s", s, out)
+		}
+	})
+}
+
+// Real agents reach carrel's tools by the bridge that they are told of: a model has them run a command by one, and the record has it
+// as carrel's.
+func TestTaskToolsOfACPAgents(t *testing.T) {
+	eachAgent(t, func(t *testing.T, d *desk, id string, mark int) {
+		slowly(t, "its end", func() bool { // what an agent asks before it uses a tool is approved
+			for a := range d.asks(t) {
+				d.h.try(nil, "", "approvals", "approve", a) // another look may have been quicker
+			}
+			return d.task(t, id).State != "running"
+		})
+		if s := d.task(t, id); s.State != "completed" || d.sh(t, "cat proof") != "called-by-a-model" {
+			t.Errorf("%+v", s)
+		}
+		d.h.recorded(t, mark, `"type":"intent"`, "command.exec", "called-by-a-model", `"source":"llm"`)
+	}, "carrel")
 }
