@@ -41,15 +41,15 @@ func (o Order) Check() error {
 		return fmt.Errorf("cannot use %d forks: give 1 to %d, or leave it out for %d: %w", o.Forks, MaxForks, DefaultForks,
 			errdefs.ErrInvalidArgument)
 	}
-	if _, err := Batch(o.Serial, 1); err != nil {
+	if _, err := batchOf(o.Serial, 1); err != nil {
 		return err
 	}
 	_, err := failures(o.MaxFailures, 1)
 	return err
 }
 
-// Batch is how many hosts of n a batch has.
-func Batch(serial string, n int) (int, error) {
+// batchOf is how many hosts of n a batch has.
+func batchOf(serial string, n int) (int, error) {
 	if serial == "" {
 		return max(n, 1), nil
 	}
@@ -102,7 +102,7 @@ func (o Order) Of(hosts int) (w Way, err error) {
 	if w.forks == 0 {
 		w.forks = DefaultForks
 	}
-	if w.batch, err = Batch(o.Serial, hosts); err != nil {
+	if w.batch, err = batchOf(o.Serial, hosts); err != nil {
 		return w, err
 	}
 	w.most, err = failures(o.MaxFailures, hosts)

@@ -1,6 +1,6 @@
 // Package fleet runs commands on remote hosts over SSH, in the process of the calling user and with that user's keys.
 // An Inventory says which hosts there are, the user's ssh configuration how they are reached, and known_hosts which of
-// them are genuine. Run runs one Step on one host, Fan on many.
+// them are genuine. Run runs one Step on one host; who goes through many, and in which order, is for the caller to say.
 //
 // It must not run anything on this machine, fall back to another host, accept a host key that known_hosts does not have,
 // ask for a password, forward an agent, open a terminal, or run a step twice. It decides nothing: whoever calls it has
