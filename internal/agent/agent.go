@@ -47,12 +47,10 @@ type session struct {
 	id      string
 	context Context
 
-	out     sync.Mutex
-	w       io.Writer
-	mu      sync.Mutex
-	last    int
-	waiting map[string]chan<- linerpc.Message
-	cancel  context.CancelFunc // of the turn that runs
+	peer *linerpc.Peer
+
+	mu     sync.Mutex
+	cancel context.CancelFunc // of the turn that runs
 }
 
 // Context is what carrel tells the agent beside the prompt, in session/new's _meta.carrel.
@@ -80,7 +78,7 @@ func Run(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s := &session{cfg: cfg, w: out, waiting: map[string]chan<- linerpc.Message{}}
+	s := &session{cfg: cfg, peer: linerpc.NewPeer(out)}
 	var turns sync.WaitGroup
 	defer turns.Wait()
 	defer cancel() // before the wait
@@ -94,7 +92,7 @@ func Run(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 			return fmt.Errorf("cannot read what carrel says: %w", err)
 		}
 		if m.Response() {
-			s.answered(m)
+			s.peer.Answered(m)
 			continue
 		}
 		if err := s.take(ctx, &turns, m); err != nil {
@@ -107,7 +105,7 @@ func Run(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 func (s *session) take(ctx context.Context, turns *sync.WaitGroup, m linerpc.Message) error {
 	switch m.Method {
 	case "initialize":
-		return s.reply(m, map[string]any{
+		return s.peer.Reply(m, map[string]any{
 			"protocolVersion":   protocolVersion,
 			"agentCapabilities": map[string]any{"loadSession": false},
 			"agentInfo":         map[string]string{"name": "carrel-agent", "title": "Carrel", "version": build.Version()},
@@ -119,13 +117,13 @@ func (s *session) take(ctx context.Context, turns *sync.WaitGroup, m linerpc.Mes
 			} `json:"_meta"`
 		}
 		if err := json.Unmarshal(m.Params, &p); err != nil {
-			return s.refuse(m, linerpc.InvalidParams, "cannot begin: "+err.Error())
+			return s.peer.Refuse(m, linerpc.InvalidParams, "cannot begin: "+err.Error())
 		}
 		if s.id != "" { // turns read it without a lock
-			return s.refuse(m, linerpc.InvalidRequest, "cannot begin a second session: this agent has one; start another agent")
+			return s.peer.Refuse(m, linerpc.InvalidRequest, "cannot begin a second session: this agent has one; start another agent")
 		}
 		s.id, s.context = "main", p.Meta.Carrel
-		return s.reply(m, map[string]string{"sessionId": s.id})
+		return s.peer.Reply(m, map[string]string{"sessionId": s.id})
 	case "session/prompt":
 		if !m.Request() { // nothing could be said of its end
 			return nil
@@ -139,7 +137,7 @@ func (s *session) take(ctx context.Context, turns *sync.WaitGroup, m linerpc.Mes
 		}
 		return nil
 	}
-	return s.refuse(m, linerpc.MethodNotFound, fmt.Sprintf("cannot do %.64q: this agent has prompts alone", m.Method))
+	return s.peer.Refuse(m, linerpc.MethodNotFound, fmt.Sprintf("cannot do %.64q: this agent has prompts alone", m.Method))
 }
 
 // prompt begins a turn. One runs at a time.
@@ -152,19 +150,19 @@ func (s *session) prompt(ctx context.Context, turns *sync.WaitGroup, m linerpc.M
 		} `json:"prompt"`
 	}
 	if err := json.Unmarshal(m.Params, &p); err != nil {
-		return s.refuse(m, linerpc.InvalidParams, "cannot take the prompt: "+err.Error())
+		return s.peer.Refuse(m, linerpc.InvalidParams, "cannot take the prompt: "+err.Error())
 	}
 	var text strings.Builder
 	for _, part := range p.Prompt {
 		if part.Type != "text" {
-			return s.refuse(m, linerpc.InvalidParams, fmt.Sprintf("cannot take a prompt with a part of type %.20q: send text", part.Type))
+			return s.peer.Refuse(m, linerpc.InvalidParams, fmt.Sprintf("cannot take a prompt with a part of type %.20q: send text", part.Type))
 		}
 		text.WriteString(part.Text)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.id == "" || p.SessionID != s.id || s.cancel != nil {
-		return s.refuse(m, linerpc.InvalidRequest, "cannot take the prompt: there is no such session, or a turn of it runs")
+		return s.peer.Refuse(m, linerpc.InvalidRequest, "cannot take the prompt: there is no such session, or a turn of it runs")
 	}
 	ctx, s.cancel = context.WithCancel(ctx)
 	turns.Go(func() {
@@ -177,83 +175,33 @@ func (s *session) prompt(ctx context.Context, turns *sync.WaitGroup, m linerpc.M
 		s.mu.Unlock()
 		switch {
 		case cancelled:
-			err = s.reply(m, t.ended("cancelled"))
+			err = s.peer.Reply(m, t.ended("cancelled"))
 		case err != nil:
-			err = s.refuse(m, linerpc.Refused, err.Error())
+			err = s.peer.Refuse(m, linerpc.Refused, err.Error())
 		default:
-			err = s.reply(m, t.ended(reason))
+			err = s.peer.Reply(m, t.ended(reason))
 		}
 		_ = err // its reader has gone, and the input ends too
 	})
 	return nil
 }
 
-// write sends a message.
-func (s *session) write(m linerpc.Message) error {
-	s.out.Lock()
-	defer s.out.Unlock()
-	return linerpc.Write(s.w, m)
-}
-
-func (s *session) reply(to linerpc.Message, result any) error {
-	b, err := json.Marshal(result)
-	if err != nil {
-		return err
-	}
-	return s.write(linerpc.Message{ID: to.ID, Result: b})
-}
-
-func (s *session) refuse(to linerpc.Message, code int, why string) error {
-	if to.ID == nil {
-		return nil
-	}
-	return s.write(linerpc.Message{ID: to.ID, Error: &linerpc.Error{Code: code, Message: why}})
-}
-
 // tell sends what the agent says to the person.
 func (s *session) tell(text string) error {
-	b, err := json.Marshal(map[string]any{
+	return s.peer.Notify("session/update", map[string]any{
 		"sessionId": s.id,
 		"update":    map[string]any{"sessionUpdate": "agent_message_chunk", "content": map[string]string{"type": "text", "text": text}},
 	})
-	if err != nil {
-		return err
-	}
-	return s.write(linerpc.Message{Method: "session/update", Params: b})
 }
 
 // call sends a request and waits for its answer.
 func (s *session) call(ctx context.Context, method string, params, result any) error {
-	b, err := json.Marshal(params)
+	m, err := s.peer.Call(ctx, method, params)
 	if err != nil {
 		return err
 	}
-	answer := make(chan linerpc.Message, 1)
-	s.mu.Lock()
-	s.last++
-	id := fmt.Sprint(s.last)
-	s.waiting[id] = answer
-	s.mu.Unlock()
-	if err := s.write(linerpc.Message{ID: json.RawMessage(id), Method: method, Params: b}); err != nil {
-		return err
+	if m.Error != nil {
+		return fmt.Errorf("carrel refused %s: %s", method, m.Error.Message)
 	}
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case m := <-answer:
-		if m.Error != nil {
-			return fmt.Errorf("carrel refused %s: %s", method, m.Error.Message)
-		}
-		return json.Unmarshal(m.Result, result)
-	}
-}
-
-// answered hands an answer to the call that waits for it.
-func (s *session) answered(m linerpc.Message) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if to := s.waiting[string(m.ID)]; to != nil {
-		to <- m
-		delete(s.waiting, string(m.ID))
-	}
+	return json.Unmarshal(m.Result, result)
 }

@@ -33,8 +33,6 @@ const protocolVersion = 1
 const (
 	// maxSessions is how many sessions it may have.
 	maxSessions = 16
-	// maxOpen is how many requests of carrel's it may leave open.
-	maxOpen = 64
 	// settling is how long turns that were ended may take.
 	settling = 5 * time.Second
 )
@@ -65,12 +63,9 @@ type server struct {
 	open    Open
 	turns   sync.WaitGroup
 
-	out sync.Mutex
-	w   io.Writer
+	peer *linerpc.Peer
 
 	mu       sync.Mutex
-	next     int
-	waiting  map[string]chan<- linerpc.Message
 	sessions map[string]*session
 }
 
@@ -88,7 +83,7 @@ type session struct {
 func Serve(ctx context.Context, version string, open Open, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s := &server{version: version, open: open, w: out, waiting: map[string]chan<- linerpc.Message{}, sessions: map[string]*session{}}
+	s := &server{version: version, open: open, peer: linerpc.NewPeer(out), sessions: map[string]*session{}}
 	defer s.settle()
 	defer cancel() // before the wait
 	messages, failed := make(chan linerpc.Message), make(chan error, 1)
@@ -140,18 +135,12 @@ func (s *server) settle() {
 // take carries out a message of the editor's.
 func (s *server) take(ctx context.Context, m linerpc.Message) error {
 	if m.Response() {
-		s.mu.Lock()
-		to := s.waiting[string(m.ID)]
-		delete(s.waiting, string(m.ID))
-		s.mu.Unlock()
-		if to != nil { // what was not asked, or is over, is passed over
-			to <- m
-		}
+		s.peer.Answered(m)
 		return nil
 	}
 	switch m.Method {
 	case "initialize":
-		return s.reply(m, map[string]any{
+		return s.peer.Reply(m, map[string]any{
 			"protocolVersion": protocolVersion,
 			"agentCapabilities": map[string]any{
 				"loadSession": false, "promptCapabilities": map[string]bool{"image": false, "audio": false, "embeddedContext": true},
@@ -182,7 +171,7 @@ func (s *server) take(ctx context.Context, m linerpc.Message) error {
 		}
 		return nil
 	}
-	return s.refuse(m, linerpc.MethodNotFound, fmt.Sprintf("cannot do %.64q: carrel has new sessions, prompts and modes", m.Method))
+	return s.peer.Refuse(m, linerpc.MethodNotFound, fmt.Sprintf("cannot do %.64q: carrel has new sessions, prompts and modes", m.Method))
 }
 
 // begin makes a session.
@@ -191,18 +180,18 @@ func (s *server) begin(ctx context.Context, m linerpc.Message) error {
 		Dir string `json:"cwd"`
 	}
 	if err := json.Unmarshal(m.Params, &p); err != nil {
-		return s.refuse(m, linerpc.InvalidParams, "cannot begin: "+err.Error())
+		return s.peer.Refuse(m, linerpc.InvalidParams, "cannot begin: "+err.Error())
 	}
 	if !filepath.IsAbs(p.Dir) {
-		return s.refuse(m, linerpc.InvalidParams, "cannot begin: cwd is not an absolute path")
+		return s.peer.Refuse(m, linerpc.InvalidParams, "cannot begin: cwd is not an absolute path")
 	}
 	if len(s.sessions) >= maxSessions {
-		return s.refuse(m, linerpc.Refused, fmt.Sprintf("cannot begin: this carrel has %d sessions, and that is all that it may have; start "+
-			"another one", maxSessions))
+		return s.peer.Refuse(m, linerpc.Refused, fmt.Sprintf("cannot begin: this carrel has %d sessions, which is all that it may have; "+
+			"start another one", maxSessions))
 	}
 	opened, err := s.open(ctx, filepath.Clean(p.Dir))
 	if err != nil {
-		return s.refuse(m, linerpc.Refused, err.Error())
+		return s.peer.Refuse(m, linerpc.Refused, err.Error())
 	}
 	x := &session{id: rand.Text(), Session: opened}
 	s.mu.Lock()
@@ -216,7 +205,7 @@ func (s *server) begin(ctx context.Context, m linerpc.Message) error {
 		{"id": modeAct, "name": "Act", "description": "plans are carried out once they are approved"},
 		{"id": modePlan, "name": "Plan only", "description": "plans are judged and shown, and nothing is run"},
 	}
-	return s.reply(m, map[string]any{"sessionId": x.id, "modes": map[string]any{"currentModeId": current, "availableModes": modes}})
+	return s.peer.Reply(m, map[string]any{"sessionId": x.id, "modes": map[string]any{"currentModeId": current, "availableModes": modes}})
 }
 
 func (s *server) setMode(m linerpc.Message) error {
@@ -227,23 +216,23 @@ func (s *server) setMode(m linerpc.Message) error {
 	err := json.Unmarshal(m.Params, &p)
 	x := s.sessions[p.SessionID]
 	if err != nil || x == nil || p.Mode != modeAct && p.Mode != modePlan {
-		return s.refuse(m, linerpc.InvalidParams, "cannot set the mode: there is no such session, or no such mode; there are act and plan")
+		return s.peer.Refuse(m, linerpc.InvalidParams, "cannot set the mode: there is no such session, or no such mode; there are act and plan")
 	}
 	x.SetPlanOnly(p.Mode == modePlan)
-	return s.reply(m, struct{}{})
+	return s.peer.Reply(m, struct{}{})
 }
 
 // prompt begins a turn. One runs in a session at a time.
 func (s *server) prompt(ctx context.Context, m linerpc.Message) error {
 	id, p, err := readPrompt(m.Params)
 	if err != nil {
-		return s.refuse(m, linerpc.InvalidParams, "cannot take the prompt: "+err.Error())
+		return s.peer.Refuse(m, linerpc.InvalidParams, "cannot take the prompt: "+err.Error())
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x := s.sessions[id]
 	if x == nil || x.cancel != nil {
-		return s.refuse(m, linerpc.InvalidRequest, "cannot take the prompt: there is no such session, or a turn of it runs")
+		return s.peer.Refuse(m, linerpc.InvalidRequest, "cannot take the prompt: there is no such session, or a turn of it runs")
 	}
 	ctx, x.cancel = context.WithCancel(ctx)
 	x.turn++
@@ -258,72 +247,13 @@ func (s *server) prompt(ctx context.Context, m linerpc.Message) error {
 		s.mu.Unlock()
 		switch {
 		case cancelled:
-			err = s.reply(m, map[string]string{"stopReason": "cancelled"})
+			err = s.peer.Reply(m, map[string]string{"stopReason": "cancelled"})
 		case err != nil:
-			err = s.refuse(m, linerpc.Refused, err.Error())
+			err = s.peer.Refuse(m, linerpc.Refused, err.Error())
 		default:
-			err = s.reply(m, map[string]string{"stopReason": "end_turn"})
+			err = s.peer.Reply(m, map[string]string{"stopReason": "end_turn"})
 		}
 		_ = err // its reader has gone, and the input ends too
 	})
 	return nil
-}
-
-// ask sends a request and waits for its answer. Nothing is waited for once ctx has ended.
-func (s *server) ask(ctx context.Context, method string, params any) (linerpc.Message, error) {
-	b, err := json.Marshal(params)
-	if err != nil {
-		return linerpc.Message{}, err
-	}
-	answer := make(chan linerpc.Message, 1)
-	s.mu.Lock()
-	if len(s.waiting) >= maxOpen {
-		s.mu.Unlock()
-		return linerpc.Message{}, fmt.Errorf("the editor has left %d questions unanswered", maxOpen)
-	}
-	s.next++
-	id := strconv.Itoa(s.next)
-	s.waiting[id] = answer
-	s.mu.Unlock()
-	if err := s.write(linerpc.Message{ID: json.RawMessage(id), Method: method, Params: b}); err != nil {
-		return linerpc.Message{}, err
-	}
-	select {
-	case m := <-answer:
-		return m, nil
-	case <-ctx.Done():
-		s.mu.Lock()
-		delete(s.waiting, id)
-		s.mu.Unlock()
-		return linerpc.Message{}, context.Cause(ctx)
-	}
-}
-
-// write sends a message.
-func (s *server) write(m linerpc.Message) error {
-	s.out.Lock()
-	defer s.out.Unlock()
-	return linerpc.Write(s.w, m)
-}
-
-func (s *server) notify(method string, params json.RawMessage) error {
-	return s.write(linerpc.Message{Method: method, Params: params})
-}
-
-func (s *server) reply(to linerpc.Message, result any) error {
-	if to.ID == nil {
-		return nil
-	}
-	b, err := json.Marshal(result)
-	if err != nil {
-		return err
-	}
-	return s.write(linerpc.Message{ID: to.ID, Result: b})
-}
-
-func (s *server) refuse(to linerpc.Message, code int, why string) error {
-	if to.ID == nil {
-		return nil
-	}
-	return s.write(linerpc.Message{ID: to.ID, Error: &linerpc.Error{Code: code, Message: why}})
 }

@@ -193,7 +193,7 @@ func (t *Turn) Ask(ctx context.Context, q Question) (allowed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	m, err := t.s.ask(ctx, "session/request_permission", map[string]any{
+	m, err := t.s.peer.Call(ctx, "session/request_permission", map[string]any{
 		"sessionId": t.session, "toolCall": call, "options": []map[string]string{
 			{"optionId": allow, "name": "Run it", "kind": "allow_once"}, {"optionId": reject, "name": "Do not run it", "kind": "reject_once"},
 		},
@@ -270,11 +270,7 @@ func (t *Turn) started(digest string) error {
 }
 
 func (t *Turn) update(u map[string]any) error {
-	b, err := json.Marshal(map[string]any{"sessionId": t.session, "update": u})
-	if err != nil {
-		return err
-	}
-	return t.s.notify("session/update", b)
+	return t.s.peer.Notify("session/update", map[string]any{"sessionId": t.session, "update": u})
 }
 
 func textOf(text string) map[string]string { return map[string]string{"type": "text", "text": text} }

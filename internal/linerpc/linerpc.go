@@ -1,7 +1,7 @@
 // Package linerpc reads and writes JSON-RPC 2.0, one message a line, where the other side is a program that nobody
 // trusts. A line has a bound, and nothing of a line that breaks a rule is used.
 //
-// It must not know any method, and it keeps no more than one line.
+// It must not know any method. A Reader keeps no more than one line, and a Peer no more than MaxCalls requests.
 package linerpc
 
 import (
