@@ -23,8 +23,7 @@ func (r *Runtime) Listen(ctx context.Context, p permit.Permit, task id.Command) 
 	}
 	files, err := r.ask(ctx, name, execapi.MethodListen, execapi.ListenParams{Task: task}, nil)
 	if errdefs.IsNotImplemented(err) {
-		return nil, fmt.Errorf("cannot open a socket for task %s: the executor of workspace %s is of an older release; stop and start the "+
-			"workspace: %w", task, name, errdefs.ErrFailedPrecondition)
+		return nil, older(fmt.Sprintf("open a socket for task %s", task), name)
 	}
 	if err != nil {
 		return nil, err
@@ -38,15 +37,12 @@ func (r *Runtime) Listen(ctx context.Context, p permit.Permit, task id.Command) 
 
 // listener takes what an executor sent for a listening socket: one Unix stream socket that listens, at that name.
 func listener(files []*os.File, name string) (*net.UnixListener, error) {
-	defer func() {
-		for _, f := range files {
-			f.Close()
-		}
-	}()
-	if len(files) != 1 {
-		return nil, fmt.Errorf("%d descriptors came instead of one", len(files))
+	f, err := only(files)
+	if err != nil {
+		return nil, err
 	}
-	conn, err := files[0].SyscallConn()
+	defer f.Close()
+	conn, err := f.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +51,7 @@ func listener(files []*os.File, name string) (*net.UnixListener, error) {
 	if err = errors.Join(cerr, err); err != nil || listens != 1 {
 		return nil, errors.New("it is no socket that listens")
 	}
-	l, err := net.FileListener(files[0])
+	l, err := net.FileListener(f)
 	if err != nil {
 		return nil, err
 	}

@@ -34,8 +34,7 @@ func (r *Runtime) Dial(ctx context.Context, p permit.Permit, port int) (*net.TCP
 		r.background(func() { _ = l.ping() })
 		return nil, err
 	case errdefs.IsNotImplemented(err):
-		return nil, fmt.Errorf("cannot connect to port %d: the executor of workspace %s is of an older release; stop and start the workspace: %w",
-			port, name, errdefs.ErrFailedPrecondition)
+		return nil, older(fmt.Sprintf("connect to port %d", port), name)
 	case err != nil:
 		return nil, l.explain(ctx, err)
 	}
@@ -46,17 +45,31 @@ func (r *Runtime) Dial(ctx context.Context, p permit.Permit, port int) (*net.TCP
 	return c, nil
 }
 
+// older is the error of an executor that does not know a method.
+func older(what string, name id.Workspace) error {
+	return fmt.Errorf("cannot %s: the executor of workspace %s is of an older release; stop and start the workspace: %w", what, name,
+		errdefs.ErrFailedPrecondition)
+}
+
+// only is the one descriptor that an executor was to send. Others are closed.
+func only(files []*os.File) (*os.File, error) {
+	if len(files) == 1 {
+		return files[0], nil
+	}
+	for _, f := range files {
+		f.Close()
+	}
+	return nil, fmt.Errorf("%d descriptors came instead of one", len(files))
+}
+
 // connection takes what an executor sent for a connection: one TCP socket, connected to that port of a loopback address.
 func connection(files []*os.File, port int) (*net.TCPConn, error) {
-	defer func() {
-		for _, f := range files {
-			f.Close()
-		}
-	}()
-	if len(files) != 1 {
-		return nil, fmt.Errorf("%d descriptors came instead of one", len(files))
+	f, err := only(files)
+	if err != nil {
+		return nil, err
 	}
-	c, err := net.FileConn(files[0])
+	defer f.Close()
+	c, err := net.FileConn(f)
 	if err != nil {
 		return nil, err
 	}
