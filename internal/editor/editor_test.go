@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/editor"
@@ -410,4 +411,39 @@ func TestTheEditorGoes(t *testing.T) {
 	if err := <-p.end; err != nil {
 		t.Error(err)
 	}
+}
+
+// An editor that reads nothing holds up the end of carrel for five seconds, and no longer.
+func TestAnEditorThatReadsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, feed := io.Pipe()
+		out, w := io.Pipe()
+		ctx, cancel := context.WithCancel(t.Context())
+		a := &agent{prompt: func(_ context.Context, _ editor.Prompt, to *editor.Turn) error { return to.Words("well") }}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = editor.Serve(ctx, "1.2.3", func(context.Context, string) (editor.Session, error) { return a, nil }, in, w)
+		}()
+		p := &peer{t: t, in: feed}
+		r := linerpc.NewReader(out)
+		p.send("session/new", map[string]any{"cwd": "/project"})
+		m, err := r.Read()
+		var s struct {
+			ID string `json:"sessionId"`
+		}
+		if err = errors.Join(err, json.Unmarshal(m.Result, &s)); err != nil {
+			t.Fatal(err)
+		}
+		p.send("session/prompt", prompt(s.ID, "do it"))
+		synctest.Wait() // it writes, and nobody reads
+		begin := time.Now()
+		cancel()
+		<-ended
+		if took := time.Since(begin); took != 5*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		_, _ = feed.Close(), out.Close()
+		synctest.Wait()
+	})
 }
