@@ -285,6 +285,7 @@ func (j *joined) run() {
 // leave gives the place back, and the size of the window.
 func (j *joined) leave() {
 	t := j.t
+	unread(j.f)
 	j.f.Close()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -302,12 +303,13 @@ func (j *joined) typed() {
 		return
 	}
 	buf := make([]byte, 1<<10)
+	types := j.types
 	for {
 		n, err := j.f.Read(buf)
 		if err != nil {
 			return
 		}
-		for b := buf[:n]; j.types && len(b) > 0; {
+		for b := buf[:n]; types && len(b) > 0; {
 			n := 0
 			if cerr := rc.Control(func(fd uintptr) { n, err = unix.Write(int(fd), b) }); cerr != nil {
 				return
@@ -320,7 +322,7 @@ func (j *joined) typed() {
 			}
 			select {
 			case <-j.t.c.done:
-				return
+				types = false // it is shown what is there last
 			case <-time.After(typingPause):
 			}
 			if gone(j.f) {
@@ -328,6 +330,25 @@ func (j *joined) typed() {
 			}
 		}
 	}
+}
+
+// unread drops what the other end of a socket sent and nobody read: closed with that, the other end would be told of a broken
+// connection, and not of the end.
+func unread(f *os.File) {
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = rc.Control(func(fd uintptr) {
+		if unix.Shutdown(int(fd), unix.SHUT_RDWR) != nil {
+			return
+		}
+		for b := make([]byte, 1<<10); ; { // no more can come
+			if n, err := unix.Read(int(fd), b); n <= 0 && !errors.Is(err, unix.EINTR) {
+				return
+			}
+		}
+	})
 }
 
 // gone reports whether the other end of a socket was closed.

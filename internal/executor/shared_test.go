@@ -141,7 +141,12 @@ func TestSession(t *testing.T) {
 			t.Errorf("what a client typed that only looks on arrived:\n%s", s)
 		}
 		two.s <- s
-		if l := c.listed(n); l.Session != "main" || l.Clients != 2 || l.Rows != 10 || l.Cols != 40 {
+		for until := time.Now().Add(time.Minute); c.listed(n).Clients != 2; <-time.After(5 * time.Millisecond) {
+			if time.Now().After(until) {
+				t.Fatalf("after the first one left: %+v", c.listed(n))
+			}
+		}
+		if l := c.listed(n); l.Session != "main" || l.Rows != 10 || l.Cols != 40 {
 			t.Errorf("%+v", l)
 		}
 		_, err := c.Call(t.Context(), execapi.MethodSpawnTerminal, execapi.ExecParams{
@@ -163,6 +168,44 @@ func TestSession(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What was typed and never read does not take from its client what the session shows last, nor the end.
+func TestTypedAtTheEndOfASession(t *testing.T) {
+	w, err := launchtest.Start(t, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := dial(t, w, execapi.Control)
+	n := c.open("main", "stty raw -echo; echo ready; trap 'printf last; exit' TERM; while :; do sleep 0.01; done")
+	types, looks := c.join(n, 10, 40, false), c.join(n, 10, 40, true)
+	types.shows("ready")
+	looks.shows("ready")
+	var first time.Time // of those that found no room
+	for first.IsZero() || time.Since(first) < time.Second {
+		_, err := unix.SendmsgN(int(types.f.Fd()), make([]byte, 4<<10), nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			if first.IsZero() {
+				first = time.Now()
+			}
+			<-time.After(5 * time.Millisecond)
+		case err != nil:
+			t.Fatal(err)
+		default:
+			first = time.Time{}
+		}
+	}
+	looks.types(strings.Repeat("never", 200<<10)) // it is taken, and dropped
+	if _, err := c.Call(t.Context(), execapi.MethodStopTask, execapi.StopTaskParams{ID: n, Signal: int(unix.SIGTERM)}, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []*window{types, looks} {
+		if err := <-x.read; !errors.Is(err, io.EOF) {
+			t.Errorf("at the end: %v", err)
+		}
+		x.shows("last")
+	}
 }
 
 // The terminal has the size of the smallest window of those who type. Who leaves gives it back, and a flood of sizes is not

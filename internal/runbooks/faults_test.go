@@ -171,7 +171,28 @@ func TestFindsAFullFileSystem(t *testing.T) {
 
 func TestFindsABusyLoop(t *testing.T) {
 	c := start(t, "/bin/sh", "-c", "while :; do :; done", "planted-busy")
+	// ps shows a share of the time since the start, which of a process that began just now is none.
+	for until := time.Now().Add(time.Minute); ticks(t, c.Process.Pid) < 50; <-time.After(5 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("it is not busy")
+		}
+	}
 	finds(t, "load", nil, fmt.Sprintf(`(?m)^ *%d .*planted-busy$`, c.Process.Pid))
+}
+
+// ticks is what a process used of the processor, in hundredths of a second (user mode: field 14 of /proc/PID/stat).
+func ticks(t *testing.T, pid int) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	n, err := strconv.Atoi(f[11])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 func TestFindsAnErrorInALog(t *testing.T) {
