@@ -27,7 +27,12 @@ type liar struct {
 
 func newLiar(t *testing.T) *liar {
 	t.Helper()
-	x := &liar{operator: newOperator(t), m: newModeled(t, "")}
+	return newLiarWith(t, "")
+}
+
+func newLiarWith(t *testing.T, rules string) *liar {
+	t.Helper()
+	x := &liar{operator: newOperator(t), m: newModeledWith(t, "", rules)}
 	x.m.set(t, nil, "set", "SHARED_KEY", "planted-"+rand.Text(), "--host", "api.test:"+x.m.port)
 	x.dir = filepath.Dir(x.write(t, "work/app.conf", []byte("port = 80\nname = a\n")))
 	x.write(t, ".profile", []byte("umask 077\n"))

@@ -47,6 +47,12 @@ models:
 
 func newModeled(t *testing.T, more string) *modeled {
 	t.Helper()
+	return newModeledWith(t, more, "")
+}
+
+// newModeledWith has more in the rules of egress, and rules of the policy.
+func newModeledWith(t *testing.T, more, rules string) *modeled {
+	t.Helper()
 	needRoot(t)
 	at, stop, err := nameserver.Start(t.Context(), nameserver.Zone{"api.test": "127.0.0.1"})
 	if err != nil {
@@ -67,7 +73,15 @@ func newModeled(t *testing.T, more string) *modeled {
 		if err := os.WriteFile(public, web.authority, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		return fmt.Sprintf("socket_mode: \"0666\"\negress:\n  file: %s\n", m.file)
+		settings := fmt.Sprintf("socket_mode: \"0666\"\negress:\n  file: %s\n", m.file)
+		if rules != "" {
+			path := filepath.Join(dir, "policy.yaml")
+			if err := os.WriteFile(path, []byte(rules), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			settings += "policy:\n  path: " + path + "\n"
+		}
+		return settings
 	})
 	m.env = []string{"SSL_CERT_FILE=" + public}
 	if err := m.up(); err != nil {
