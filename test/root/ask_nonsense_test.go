@@ -93,7 +93,7 @@ func (x *nonsense) answer(r *http.Request) (string, error) {
 		return "", err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := (&http.Client{}).Do(req)
 	if err != nil {
 		return "", err
 	}
@@ -110,8 +110,11 @@ func (x *nonsense) answer(r *http.Request) (string, error) {
 	if resp.StatusCode == http.StatusInternalServerError { // what it wrote was cut off, and the server wants it whole
 		return `{"type":"`, nil
 	}
-	if err := json.Unmarshal(all, &answer); err != nil || len(answer.Choices) == 0 {
-		return "", fmt.Errorf("the model answered %s %.500q: %v", resp.Status, all, err)
+	if err := json.Unmarshal(all, &answer); err != nil {
+		return "", fmt.Errorf("the model answered %s %.500q: %w", resp.Status, all, err)
+	}
+	if len(answer.Choices) == 0 {
+		return "", fmt.Errorf("the model answered %s %.500q", resp.Status, all)
 	}
 	return answer.Choices[0].Message.Content, nil
 }
