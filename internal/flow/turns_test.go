@@ -225,7 +225,7 @@ func TestPlanOnly(t *testing.T) {
 	}
 	all, end := h.follows(task, 0)
 	if end.State != workspace.TaskCompleted || !slices.ContainsFunc(all, func(m string) bool {
-		return strings.HasPrefix(m, "2 plan ") && strings.Contains(m, "touch f")
+		return strings.HasPrefix(m, "2 plan ") && strings.Contains(m, "touch f") && strings.Contains(m, `"workspace demo"`)
 	}) {
 		t.Errorf("%q, %+v", all, end)
 	}

@@ -149,7 +149,11 @@ func (t *Turns) place(ctx context.Context, turn *Turn, x *step, kind operation.T
 		return err
 	}
 	x.on = x.look.On()
-	x.shown.Target = strings.TrimSpace(string(x.on.Kind) + " " + string(x.on.Name))
+	shown := string(x.on.Name)
+	if x.on.Key != "" && x.on.Owner == turn.By.Owner() {
+		shown = string(x.on.Key) // their own, by the name that they gave it; the digest has the other one too
+	}
+	x.shown.Target = strings.TrimSpace(string(x.on.Kind) + " " + shown)
 	return nil
 }
 
