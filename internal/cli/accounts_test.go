@@ -25,7 +25,7 @@ func TestToolIsNotBrokenOff(t *testing.T) {
 	go func() {
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
-		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); <-tick.C {
+		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); <-tick.C {
 			if _, err := os.Stat(begun); err == nil {
 				break
 			}

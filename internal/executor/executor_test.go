@@ -247,7 +247,7 @@ func TestTimeoutEndsAllThatWasLeft(t *testing.T) {
 func noneLeft(t *testing.T, w *launchtest.Workspace, c *client) {
 	t.Helper()
 	var r execapi.ExecResult
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); { // orphans are reaped in sweeps
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); { // orphans are reaped in sweeps
 		r = c.sh("ls -d /proc/[0-9]*")
 		if strings.Count(string(r.Stdout), "\n") <= 2 { // sh and ls
 			return
