@@ -61,7 +61,7 @@ func (s *session) Ask(ctx context.Context, question string, _ func(chatui.Event)
 	}
 }
 
-func (s *session) Answer(_ context.Context, id string, kind chatui.Kind, reason string) error {
+func (s *session) Answer(_ context.Context, id string, kind chatui.Kind, reason string, files ...string) error {
 	s.called("answer %s %s %s", id, kind, reason)
 	return s.refuse
 }
