@@ -71,10 +71,10 @@ func doneOf(res *fileapi.Result) Done {
 
 // asked is a request as the table has it.
 func asked(r *fileapi.Request) operation.Operation {
-	switch r.Op {
-	case fileapi.Undo:
+	if r.Op == fileapi.Undo {
 		return operation.Undoing(r.ID)
-	case fileapi.Patches:
+	}
+	if r.Op == fileapi.Patches {
 		return operation.Simple(operation.ListPatches)
 	}
 	op := operation.OnFile(names[r.Op], r.Path, r.To)

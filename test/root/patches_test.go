@@ -177,6 +177,8 @@ func TestAPatchThatIsKilled(t *testing.T) {
 		x.Wait()
 		if screen := x.Screen(); !strings.Contains(screen, "cannot finish") {
 			t.Errorf("%s: %q", who, screen)
+		} else if who == "program" && !strings.Contains(screen, "was finished") && !strings.Contains(screen, "was taken back") {
+			t.Errorf("what was begun is not put right at once: %q", screen)
 		}
 		m.carrel(t, "undo", "--on", "demo") // what is left half done is put right by the next request at the latest
 		d = m.look(t, "demo")
