@@ -47,8 +47,9 @@ type reply struct {
 		Held    string `json:"held,omitempty"`
 		Job     string `json:"job,omitempty"`
 	} `json:"steps,omitempty"`
-	// NotBegun and Rollback are told to the model as they are.
+	// NotBegun, LeftOut and Rollback are told to the model as they are.
 	NotBegun json.RawMessage `json:"not_begun,omitempty"`
+	LeftOut  json.RawMessage `json:"left_out,omitempty"`
 	Rollback json.RawMessage `json:"rollback,omitempty"`
 }
 
@@ -216,6 +217,8 @@ Answer with exactly one JSON object and nothing around it, of one of these types
   Nothing asks for input: no editors, pagers, passwords or prompts. A plan stops at its first command that fails.
 - tool_calls: calls of the tools below. They only read, and nobody is asked about them: look with them first. They run together.
 - direct_answer: your answer to the person, in Markdown, when you know enough. Say what you found or did, briefly.
+- file_patch_plan: a change to files of the host or of one workspace, where paths are relative to its home. Change files by it, and
+  not by commands. The person may leave files out: they are named in left_out, and are as they were.
 - no_change: what was asked for is there already; quote evidence, word for word, from what commands or tools printed in this turn.
 - continue_planning: only if you have to think in another step.
 One plan that suffices is better than several. After a refusal propose something else that the reason allows, or say in a

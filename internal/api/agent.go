@@ -150,7 +150,7 @@ func targetOf(c runtime.HostCommand) string {
 func (h *hosts) Patch(ctx context.Context, p runtime.HostPatch) (out runtime.HostPatched, err error) {
 	m, err := h.ask(ctx, func(number int64) *carrelv1.ServeResponse {
 		return &carrelv1.ServeResponse{Message: &carrelv1.ServeResponse_Patch{Patch: &carrelv1.AgentPatch{
-			Number: number, Text: []byte(p.Text), Modes: p.Modes, Digest: p.Digest,
+			Number: number, Text: []byte(p.Text), Modes: p.Modes, Digest: p.Digest, Only: p.Only,
 		}}}
 	})
 	if err != nil {
@@ -165,7 +165,8 @@ func (h *hosts) Patch(ctx context.Context, p runtime.HostPatch) (out runtime.Hos
 		return out, errWrong()
 	case err == nil && (r.GetDigest() == "" || p.Digest != "" && r.GetDigest() != p.Digest):
 		return out, errWrong()
-	case len(r.GetDiff()) > maxDiff || len(r.GetFiles()) > maxFiles || len(r.GetRisks()) > maxFiles || len(r.GetId()) > maxDigest:
+	case len(r.GetDiff()) > maxDiff || len(r.GetFiles()) > maxFiles || len(r.GetRisks()) > maxFiles || len(r.GetId()) > maxDigest ||
+		len(r.GetParts()) > maxFiles:
 		return out, fmt.Errorf("cannot use the change: it is of more than %d files, or %d bytes where it is shown: %w", maxFiles, maxDiff,
 			errdefs.ErrResourceExhausted)
 	}
@@ -174,7 +175,13 @@ func (h *hosts) Patch(ctx context.Context, p runtime.HostPatch) (out runtime.Hos
 			return out, errWrong()
 		}
 	}
-	return runtime.HostPatched{Digest: r.GetDigest(), Diff: r.GetDiff(), Files: r.GetFiles(), Risks: r.GetRisks(), ID: r.GetId()}, err
+	out = runtime.HostPatched{Digest: r.GetDigest(), Diff: r.GetDiff(), Files: r.GetFiles(), Risks: r.GetRisks(), ID: r.GetId()}
+	for _, part := range r.GetParts() {
+		out.Parts = append(out.Parts, runtime.PatchPart{
+			Path: part.GetPath(), Digest: part.GetDigest(), Shown: int(part.GetShown()), Files: part.GetFiles(), Risks: part.GetRisks(),
+		})
+	}
+	return out, err
 }
 
 // Bounds of what a client says of a change to files.

@@ -76,7 +76,8 @@ func (s approvals) AnswerApproval(ctx context.Context,
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}
-	a, err := s.gate.Answer(ctx, authn.FromContext(ctx), name, approval.Kind(m.GetKind()), m.GetReason(), m.GetTerminal())
+	a, err := s.gate.Answer(ctx, authn.FromContext(ctx), name, approval.Kind(m.GetKind()), m.GetReason(), m.GetTerminal(),
+		m.GetFiles()...)
 	if err != nil {
 		return nil, errcode.ToWire(err)
 	}
@@ -168,7 +169,7 @@ func approvalTo(a *approval.View) *carrelv1.Approval {
 		Written: a.Written, OnceOnly: a.Final, Level: d.Level.String(), RiskScore: int32(d.RiskScore), Capabilities: d.Capabilities,
 		Rules: d.MatchedRules, Reasons: d.Reasons, Profile: string(d.Profile), Isolation: a.Isolation,
 		ActionDigest: a.Subject.Digest, Policy: a.Subject.Policy, Trace: string(a.Trace),
-		Host: a.Host, Port: uint32(a.Port), Rule: a.Rule,
+		Host: a.Host, Port: uint32(a.Port), Rule: a.Rule, Files: a.Files,
 		AskedUnixMs: a.AskedAt.UnixMilli(), UntilUnixMs: a.Until.UnixMilli(),
 	}
 	for i := range d.Segments {
@@ -176,6 +177,7 @@ func approvalTo(a *approval.View) *carrelv1.Approval {
 	}
 	if w := a.Answer; w != nil {
 		out.Answer = &carrelv1.ApprovalAnswer{Kind: string(w.Kind), Reason: w.Reason, By: w.By, Self: w.Self, UnixMs: w.At.UnixMilli()}
+		out.Answer.Files, out.Answer.ActionDigest = w.Files, w.Digest
 	}
 	return out
 }

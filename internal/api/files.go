@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"unicode/utf8"
 
 	"connectrpc.com/connect"
@@ -319,4 +320,56 @@ func summaryTo(r *fileapi.Result) *carrelv1.FilesSummary {
 	return &carrelv1.FilesSummary{
 		Entries: r.Entries, Bytes: r.Bytes, Skipped: r.Skipped, First: string([]rune(string(r.First))), Why: printable(r.Why), Changed: r.Changed,
 	}
+}
+
+func (s filesAPI) ListPatches(
+	ctx context.Context, req *request[carrelv1.ListPatchesRequest],
+) (*response[carrelv1.ListPatchesResponse], error) {
+	res, err := s.onPatches(ctx, req.Msg.GetWorkspace(), fileapi.Request{Op: fileapi.Patches})
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	out := &carrelv1.ListPatchesResponse{}
+	for _, p := range res.Patches {
+		out.Patches = append(out.Patches, &carrelv1.FilePatch{
+			Id: asText(p.ID), Undoes: asText(p.Undoes), Undone: p.State == fileapi.PatchUndone, Conflict: p.State == fileapi.PatchConflict,
+			Files: asTexts(p.Files),
+		})
+	}
+	return connect.NewResponse(out), nil
+}
+
+func (s filesAPI) UndoPatch(ctx context.Context, req *request[carrelv1.UndoPatchRequest]) (*response[carrelv1.UndoPatchResponse], error) {
+	res, err := s.onPatches(ctx, req.Msg.GetWorkspace(), fileapi.Request{Op: fileapi.Undo, ID: req.Msg.GetId()})
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	out := &carrelv1.UndoPatchResponse{}
+	if res.Patched != nil {
+		out.Id = asText(res.Patched.ID)
+	}
+	return connect.NewResponse(out), nil
+}
+
+// onPatches carries out a request about the changes to files of a workspace.
+func (s filesAPI) onPatches(ctx context.Context, workspace string, r fileapi.Request) (fileapi.Result, error) {
+	ref, err := parseRef(workspace)
+	if err == nil {
+		err = r.Validate()
+	}
+	if err != nil {
+		return fileapi.Result{}, err
+	}
+	return s.gate.OnFiles(ctx, authn.FromContext(ctx), ref, r, fileapi.Streams{})
+}
+
+// asText is what a workspace says, as a message can have it.
+func asText(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+func asTexts(all []string) []string {
+	var out []string
+	for _, s := range all {
+		out = append(out, asText(s))
+	}
+	return out
 }

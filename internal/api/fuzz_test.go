@@ -30,10 +30,10 @@ func (g *gateOfAnswers) named(name id.Approval) {
 }
 
 func (g *gateOfAnswers) Answer(ctx context.Context, p principal.Principal, name id.Approval, kind approval.Kind, reason string,
-	terminal bool,
+	terminal bool, files ...string,
 ) (approval.View, error) {
 	g.named(name)
-	return g.Gate.Answer(ctx, p, name, kind, reason, terminal)
+	return g.Gate.Answer(ctx, p, name, kind, reason, terminal, files...)
 }
 
 func (g *gateOfAnswers) Approval(ctx context.Context, p principal.Principal, name id.Approval) (approval.View, error) {

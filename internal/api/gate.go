@@ -119,8 +119,9 @@ type Gate interface {
 	Approvals(ctx context.Context, p principal.Principal, f approval.Filter) (list []approval.View, next string, err error)
 	Approval(ctx context.Context, p principal.Principal, name id.Approval) (approval.View, error)
 	// Answer: terminal is p's word that they are a person who has seen it at a terminal.
+	// files are those of an answer of kind files.
 	Answer(ctx context.Context, p principal.Principal, name id.Approval, kind approval.Kind, reason string,
-		terminal bool) (approval.View, error)
+		terminal bool, files ...string) (approval.View, error)
 	// WatchApprovals calls emit with what is pending, once with nil, and then with what
 	// changes, until ctx ends.
 	WatchApprovals(ctx context.Context, p principal.Principal, emit func(*approval.View) error) error

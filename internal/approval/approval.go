@@ -86,6 +86,8 @@ type Ask struct {
 	Always string `json:"always,omitempty"`
 	// Steps says that an answer of that kind is possible: the action is a plan of several steps.
 	Steps bool `json:"steps,omitempty"`
+	// Files are what an answer of that kind chooses from: the action is a plan that changes several files.
+	Files []string `json:"files,omitempty"`
 	// Final says that no answer beyond Once is allowed: the action destroys something, concerns
 	// several hosts, or a rule forbids remembering it.
 	Final   bool      `json:"final,omitempty"`
@@ -108,6 +110,8 @@ const (
 	Always Kind = "always"
 	// Steps allows the first step of a plan, once. The next one is asked about by itself.
 	Steps Kind = "steps"
+	// Files allows the part of a plan that is about some of its files, once. The others stay as they are.
+	Files Kind = "files"
 	// Deny refuses the action.
 	Deny Kind = "deny"
 )
@@ -116,6 +120,9 @@ const (
 type Answer struct {
 	Kind   Kind   `json:"kind"`
 	Reason string `json:"reason,omitempty"`
+	// Files are those of an answer of that kind, and Digest that of the smaller action that it allows: nothing else is allowed.
+	Files  []string `json:"files,omitempty"`
+	Digest string   `json:"digest,omitempty"`
 	// By is the principal that answered. Self says that it is who asked, or the owner of the token
 	// that did.
 	By   string    `json:"by"`
@@ -221,6 +228,16 @@ func (a Approval) oneLine(p principal.Principal) bool {
 
 // Reply records the answer of a kind by p. failed_precondition: it is answered or expired.
 func (a Approval) Reply(p principal.Principal, terminal bool, kind Kind, reason string, now time.Time) (Approval, error) {
+	return a.reply(p, terminal, Answer{Kind: kind, Reason: reason}, now)
+}
+
+// Choose records the answer of kind Files by p: some of the question's files, and the digest of the smaller action that is left.
+func (a Approval) Choose(p principal.Principal, terminal bool, files []string, digest, reason string, now time.Time) (Approval, error) {
+	return a.reply(p, terminal, Answer{Kind: Files, Reason: reason, Files: files, Digest: digest}, now)
+}
+
+func (a Approval) reply(p principal.Principal, terminal bool, w Answer, now time.Time) (Approval, error) {
+	kind, reason := w.Kind, w.Reason
 	if err := a.MayAnswer(p, kind, terminal); err != nil {
 		return a, err
 	}
@@ -237,6 +254,13 @@ func (a Approval) Reply(p principal.Principal, terminal bool, kind Kind, reason 
 		return a, fmt.Errorf("cannot take the reason of an answer: it must be UTF-8 of at most %d bytes: %w",
 			MaxReason, errdefs.ErrInvalidArgument)
 	case kind == Once, kind == Deny, kind == Always && a.Always != "", kind == Steps && a.Steps:
+	case kind == Files && len(a.Files) > 0 && w.Digest != "":
+		if err := a.chosen(w.Files); err != nil {
+			return a, err
+		}
+	case kind == Files:
+		return a, fmt.Errorf("cannot allow a part of the action of approval %s: it is no plan that changes several files; answer once: %w",
+			a.ID, errdefs.ErrInvalidArgument)
 	case kind == Steps:
 		return a, fmt.Errorf("cannot allow the action of approval %s one step at a time: it is no plan of several steps; answer once: %w",
 			a.ID, errdefs.ErrInvalidArgument)
@@ -251,14 +275,30 @@ func (a Approval) Reply(p principal.Principal, terminal bool, kind Kind, reason 
 			a.ID, errdefs.ErrInvalidArgument)
 	case kind == Thread:
 	default:
-		return a, fmt.Errorf("cannot take %q for an answer: it is one of once, steps, thread, always, deny: %w", kind, errdefs.ErrInvalidArgument)
+		return a, fmt.Errorf("cannot take %q for an answer: it is one of once, steps, files, thread, always, deny: %w", kind,
+			errdefs.ErrInvalidArgument)
 	}
 	a.State = Approved
 	if kind == Deny {
 		a.State = Denied
 	}
-	a.Answer = &Answer{Kind: kind, Reason: reason, By: p.String(), Self: a.asked(p), At: now}
+	w.By, w.Self, w.At = p.String(), a.asked(p), now
+	a.Answer = &w
 	return a, nil
+}
+
+// chosen says what is wrong with a choice of files.
+func (a Approval) chosen(files []string) error {
+	for i, f := range files {
+		if !slices.Contains(a.Files, f) || slices.Contains(files[:i], f) {
+			return fmt.Errorf("cannot take the answer to approval %s: %.80q is not one of its files, or is named twice; there are: %s: %w", a.ID, f,
+				strings.Join(a.Files, ", "), errdefs.ErrInvalidArgument)
+		}
+	}
+	if len(files) == 0 {
+		return fmt.Errorf("cannot take the answer to approval %s: it names no file; name some, or deny it: %w", a.ID, errdefs.ErrInvalidArgument)
+	}
+	return nil
 }
 
 // Spend uses the approval for an action. It fails unless the approval was given for exactly this

@@ -249,10 +249,12 @@ func (q *Questions) answerable(ctx context.Context, p principal.Principal, name 
 // Answer gives p's answer to a question. terminal is their word that they are a person who has
 // seen it at a terminal: see docs/security.md on what that is worth.
 //
+// files are those of an answer of kind Files: the part of the plan that is about them is let through, with a digest of its own.
+//
 // Errors: permission_denied if it is not theirs to answer, failed_precondition if it was
 // answered before or its time is over.
 func (q *Questions) Answer(ctx context.Context, p principal.Principal, name id.Approval, kind approval.Kind, reason string,
-	terminal bool,
+	terminal bool, files ...string,
 ) (approval.View, error) {
 	defer q.answering.lock(name)()
 	authorised, a, err := q.answerable(ctx, p, name)
@@ -260,9 +262,23 @@ func (q *Questions) Answer(ctx context.Context, p principal.Principal, name id.A
 		return approval.View{}, err
 	}
 	reason = q.cfg.Records.Redactor().Text(reason)
-	now := q.clock.now()
+	now, digest := q.clock.now(), ""
+	a.Separate = q.cfg.Separate
+	if kind == approval.Files && len(a.Files) > 0 && a.MayAnswer(p, kind, terminal) == nil {
+		part := q.waiting.part(name)
+		if part == nil {
+			return approval.View{}, fmt.Errorf("cannot answer approval %s for some files: nobody waits for it any more; have the agent propose "+
+				"it again: %w", name, errdefs.ErrFailedPrecondition)
+		}
+		if digest, err = part(files); err != nil {
+			return approval.View{}, err
+		}
+	}
 	reply := func(a approval.Approval) (approval.Approval, error) {
 		a.Separate = q.cfg.Separate
+		if kind == approval.Files {
+			return a.Choose(p, terminal, files, digest, reason, now)
+		}
 		return a.Reply(p, terminal, kind, reason, now)
 	}
 	replied, err := reply(a.Approval)
@@ -279,7 +295,7 @@ func (q *Questions) Answer(ctx context.Context, p principal.Principal, name id.A
 		}
 	}
 	shown := shownOf(a)
-	if _, err := q.cfg.Records.Append(ctx, answerRecord(replied, shown.Question, p)); err != nil {
+	if _, err := q.cfg.Records.Append(ctx, answerRecord(q.clean(replied), shown.Question, p)); err != nil {
 		return approval.View{}, fmt.Errorf("cannot record the answer, so it does not count: %w", err)
 	}
 	crashpoint.Here("daemon.approval.recorded")

@@ -141,7 +141,7 @@ func askOf(x *gate.Question, s approval.Subject) approval.Ask {
 		a.Always = c.Target()
 	}
 	if p, ok := r.Op.(operation.Plan); ok {
-		a.Steps = p.First() < len(p.Steps)
+		a.Steps, a.Files = p.First() < len(p.Steps), p.Files
 	}
 	return a
 }
@@ -177,6 +177,7 @@ func (q *Questions) open(ctx context.Context, x *gate.Question, ask approval.Ask
 			return opened{approval: a.Approval}, nil
 		case approval.Pending:
 			if w := q.waiting.take(a.ID); w != nil {
+				q.waiting.offer(w, partOf(x))
 				return opened{approval: a.Approval, waiter: w}, nil
 			}
 		case approval.Denied, approval.Expired, approval.Spent:
@@ -220,6 +221,7 @@ func (q *Questions) ask(ctx context.Context, x *gate.Question, ask approval.Ask)
 	if err != nil {
 		return o, gate.Refuse(err)
 	}
+	q.waiting.offer(w, partOf(x))
 	if err := appendRequest(ctx, x, a.ID); err != nil {
 		q.waiting.finish(a.ID, false)
 		return o, err
@@ -326,7 +328,8 @@ func (q *Questions) spend(ctx context.Context, x *gate.Question, s approval.Subj
 	q.show(shownOf(a), int64(len(a.Shown)))
 	ctx = context.WithoutCancel(ctx)
 	return gate.Pass{
-		Text: passed(a.Approval), First: a.Answer.Kind == approval.Steps, Spent: func(intent int64) { q.settle(ctx, name, intent) },
+		Text: passed(a.Approval), First: a.Answer.Kind == approval.Steps, Files: a.Answer.Files, Digest: a.Answer.Digest,
+		Spent: func(intent int64) { q.settle(ctx, name, intent) },
 	}, nil
 }
 

@@ -103,10 +103,10 @@ func cleaned(r *redact.Redactor, v approval.View) approval.View {
 		s := &q.Decision.Segments[i]
 		s.Text, s.Reasons = r.Text(s.Text), r.Texts(s.Reasons)
 	}
-	v.Subject.Argv = r.Argv(v.Subject.Argv)
+	v.Subject.Argv, v.Files = r.Argv(v.Subject.Argv), r.Texts(v.Files)
 	if v.Answer != nil {
 		answer := *v.Answer
-		answer.Reason = r.Text(answer.Reason)
+		answer.Reason, answer.Files = r.Text(answer.Reason), r.Texts(answer.Files)
 		v.Answer = &answer
 	}
 	return v
@@ -117,6 +117,10 @@ type answered struct {
 	Kind   approval.Kind `json:"kind"`
 	Reason string        `json:"reason,omitempty"`
 	Self   bool          `json:"self,omitempty"`
+	// Files are those of an answer to some of a plan's files. The digest of the record is then that of the smaller plan, and Whole
+	// that of the plan that was asked about.
+	Files []string `json:"files,omitempty"`
+	Whole string   `json:"whole,omitempty"`
 	// Source is who wrote what they approved for themselves.
 	Source policy.Origin `json:"source,omitempty"`
 	// Permission is what is remembered of it, as "Bash(cat /etc/os-release)".
@@ -143,6 +147,9 @@ func answerRecord(a approval.Approval, asked approval.Question, by principal.Pri
 		if data.Self {
 			data.Source = asked.Source
 		}
+		if a.Answer.Kind == approval.Files {
+			data.Files, data.Whole, rec.ActionDigest = a.Answer.Files, a.Subject.Digest, a.Answer.Digest
+		}
 		if a.Answer.Kind != approval.Deny {
 			rec.Status = audit.StatusOK
 		}
@@ -160,4 +167,30 @@ func size(list []string) int {
 		n += len(s)
 	}
 	return n
+}
+
+// partOf returns the digest of the part of a request's plan that is about some of its files; nil if there is no such part.
+func partOf(x *gate.Question) func(files []string) (string, error) {
+	p, ok := x.Request.Op.(operation.Plan)
+	if !ok || p.Part == nil {
+		return nil
+	}
+	on := x.Request.On
+	return func(files []string) (string, error) {
+		part, err := p.Part(files)
+		if err != nil {
+			return "", err
+		}
+		return operation.Same(part, on)
+	}
+}
+
+// clean is an approval whose answer has no secrets in the names of files.
+func (q *Questions) clean(a approval.Approval) approval.Approval {
+	if a.Answer != nil {
+		answer := *a.Answer
+		answer.Files = q.cfg.Records.Redactor().Texts(answer.Files)
+		a.Answer = &answer
+	}
+	return a
 }

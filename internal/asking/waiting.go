@@ -29,6 +29,8 @@ type waiter struct {
 	by, owner string
 	written   bool
 	size      int64
+	// part is the digest of the part of a plan that is about some of its files; nil if there is no such part.
+	part func(files []string) (digest string, err error)
 }
 
 // load is a number of questions, and of the bytes that are kept of them.
@@ -178,6 +180,24 @@ func (q *waiting) leave(w *waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	w.waiters--
+	w.part = nil
+}
+
+// offer has a question be answered for some files.
+func (q *waiting) offer(w *waiter, part func([]string) (string, error)) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	w.part = part
+}
+
+// part is what offer has given for a question, nil for nothing.
+func (q *waiting) part(name id.Approval) func([]string) (string, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if w := q.open[name]; w != nil {
+		return w.part
+	}
+	return nil
 }
 
 // finish ends a question, which was answered or not; false if it has ended before.

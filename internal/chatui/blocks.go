@@ -219,7 +219,8 @@ type questionBlock struct {
 
 func (b *questionBlock) answered(kind Kind, why string) {
 	b.mine = map[Kind]string{
-		Once: "you let it pass, once", Steps: "you let its first step pass", Always: "you let it pass, always", Deny: "you denied it",
+		Once: "you let it pass, once", Steps: "you let its first step pass", Files: "you let a part of it pass",
+		Always: "you let it pass, always", Deny: "you denied it",
 	}[kind]
 	if why != "" {
 		b.mine += ": " + why

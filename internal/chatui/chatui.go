@@ -24,8 +24,8 @@ type Session interface {
 	// Ask asks a question, calls emit with what happens, and returns once the turn has ended. It ends when ctx does. emit may
 	// be called from any goroutine, also later.
 	Ask(ctx context.Context, question string, emit func(Event)) error
-	// Answer answers a question of the turn that runs.
-	Answer(ctx context.Context, id string, kind Kind, reason string) error
+	// Answer answers a question of the turn that runs. files are those of the kind Files.
+	Answer(ctx context.Context, id string, kind Kind, reason string, files ...string) error
 	// Command carries out a line that begins with a slash, and returns what there is to say.
 	Command(ctx context.Context, line string) (Result, error)
 	// Shell runs a command of the person's own, outside of everything, and returns what it printed. tell: the agent is told
@@ -42,6 +42,7 @@ type Kind string
 const (
 	Once   Kind = "once"
 	Steps  Kind = "steps"
+	Files  Kind = "files"
 	Always Kind = "always"
 	Deny   Kind = "deny"
 )
@@ -109,6 +110,8 @@ type (
 		Always bool
 		// Steps: the plan can be let pass one step at a time.
 		Steps bool
+		// Files are those of which the plan can be let pass for some alone.
+		Files []string
 	}
 	// Settled is a question that is no longer open, and how that came.
 	Settled struct{ ID, How string }

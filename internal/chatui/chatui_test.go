@@ -61,8 +61,12 @@ func (s *session) Ask(ctx context.Context, question string, _ func(chatui.Event)
 	}
 }
 
-func (s *session) Answer(_ context.Context, id string, kind chatui.Kind, reason string) error {
-	s.called("answer %s %s %s", id, kind, reason)
+func (s *session) Answer(_ context.Context, id string, kind chatui.Kind, reason string, files ...string) error {
+	text := fmt.Sprintf("answer %s %s %s", id, kind, reason)
+	if len(files) > 0 {
+		text += fmt.Sprint(" ", files)
+	}
+	s.called("%s", text)
 	return s.refuse
 }
 

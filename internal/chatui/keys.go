@@ -21,6 +21,7 @@ const helpText = `Type a question and press enter. What you enter while a turn r
 A question is answered at an empty line, once all of it was on the screen:
   y  let it pass once        n  deny it, with a reason
   s  let its first step pass, and ask about each of the others by itself
+  f  go through the files of a change: y has one changed, n leaves it as it is
   e  deny it and say what to do instead, beginning with the plan's text
   v  show the change whole, or its heads alone
 
@@ -58,6 +59,10 @@ func (m *Model) key(k tea.KeyPressMsg) tea.Cmd {
 		if m.typing != lines {
 			m.typing = lines
 			m.line.set("")
+			return nil
+		}
+		if m.choice != nil {
+			m.choice, m.hint = nil, "not answered"
 			return nil
 		}
 		m.halt()
@@ -156,10 +161,17 @@ func (m *Model) later() {
 
 // answerKey takes a key at an empty line as an answer to the open question.
 func (m *Model) answerKey(key string) (tea.Cmd, bool) {
+	if m.choice != nil {
+		return m.choose(key)
+	}
 	switch key {
 	case "y", "n", "e", "a":
 	case "s":
 		if !m.open.q.Steps {
+			return nil, false
+		}
+	case "f":
+		if len(m.open.q.Files) == 0 {
 			return nil, false
 		}
 	case "v":
@@ -190,6 +202,8 @@ func (m *Model) answerKey(key string) (tea.Cmd, bool) {
 		return m.answer(Once, ""), true
 	case key == "s":
 		return m.answer(Steps, ""), true
+	case key == "f":
+		m.choice = &choice{}
 	case key == "a":
 		return m.answer(Always, ""), true
 	case key == "n":

@@ -94,8 +94,10 @@ type Model struct {
 	armed bool
 	busy  bool // an answer is on its way
 	seen  seen
-	plan  *planBlock // the last one
-	words *wordsBlock
+	// choice goes through the files of the question, nil if it does not.
+	choice *choice
+	plan   *planBlock // the last one
+	words  *wordsBlock
 }
 
 // seen is how much of a question was on the screen since the window or the question changed.
@@ -310,7 +312,7 @@ func (m *Model) close(how string) {
 		m.asked.changed()
 	}
 	m.open.changed()
-	m.open, m.asked, m.busy = nil, nil, false
+	m.open, m.asked, m.busy, m.choice = nil, nil, false, nil
 	if m.typing == reason {
 		m.typing = lines
 		m.line.set("")
@@ -354,14 +356,14 @@ func (m *Model) carryOut(line string) tea.Cmd {
 }
 
 // answer sends the answer to the open question.
-func (m *Model) answer(kind Kind, why string) tea.Cmd {
+func (m *Model) answer(kind Kind, why string, files ...string) tea.Cmd {
 	id := m.open.q.ID
 	m.busy = true
 	m.open.answered(kind, why)
 	m.work.Add(1)
 	return func() tea.Msg {
 		defer m.work.Done()
-		return answeredMsg{id, m.s.Answer(m.ctx, id, kind, why)}
+		return answeredMsg{id, m.s.Answer(m.ctx, id, kind, why, files...)}
 	}
 }
 

@@ -143,10 +143,15 @@ func (m *Model) statusLine() string {
 		return styled(reverse, cells.Fit(" a question: read it ", m.width-1))
 	case m.open != nil && !m.read() && (m.asked == nil || !m.asked.short):
 		return styled(reverse, cells.Fit(" more below: space reads on  esc stops ", m.width-1))
+	case m.open != nil && m.choice != nil:
+		return styled(reverse, cells.Fit(" "+m.choice.prompt(m.open.q.Files)+" ", m.width-1))
 	case m.open != nil:
 		keys := "[y] once  [n] no  [e] edit"
 		if m.open.q.Steps {
 			keys = "[y] once  [s] step by step  [n] no  [e] edit"
+		}
+		if len(m.open.q.Files) > 0 {
+			keys = strings.Replace(keys, "  [n] no", "  [f] files  [n] no", 1)
 		}
 		if m.open.q.Always {
 			keys = "[y] once  [a] always  [n] no  [e] edit"

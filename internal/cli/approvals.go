@@ -125,6 +125,7 @@ func (a *app) approval(ctx context.Context, name string) (*carrelv1.Approval, er
 
 func (a *app) approvalsAnswerCommand(verb string) *cobra.Command {
 	var thread, always, steps, yes bool
+	var only []string
 	var reason string
 	c := &cobra.Command{
 		Use:               verb + " [flags] ID",
@@ -140,14 +141,18 @@ the same directory with the same variables, asked for by the same principal in t
 workspace and thread, until the policy changes or the permission is revoked; it is refused
 for what destroys. --always is for a connection: it adds the rule HOST:PORT to the workspace,
 which you must be allowed to change; "carrel egress rm" takes it back. --steps is for a plan:
-its first step alone, and each further one is a question of its own.`
+its first step alone, and each further one is a question of its own. --files is for a plan
+that changes several files ("approvals show" names them): those alone are changed, and what
+the plan does behind that is done too. The others stay as they are.`
 		c.Example = `  carrel approvals approve ap-0123456789abcdef
   carrel approvals approve --thread ap-0123456789abcdef
-  carrel approvals approve --always ap-0123456789abcdef`
+  carrel approvals approve --always ap-0123456789abcdef
+  carrel approvals approve --files src/a.go,src/b.go ap-0123456789abcdef`
 		c.Flags().BoolVar(&thread, "thread", false, "remember it for the same command in its thread")
 		c.Flags().BoolVar(&always, "always", false, "let the workspace make the same connection from now on")
 		c.Flags().BoolVar(&steps, "steps", false, "approve the first step of a plan, and be asked about each further one")
-		c.MarkFlagsMutuallyExclusive("thread", "always", "steps")
+		c.Flags().StringSliceVar(&only, "files", nil, "approve the change to these files alone, as the question names them")
+		c.MarkFlagsMutuallyExclusive("thread", "always", "steps", "files")
 		c.Flags().BoolVarP(&yes, "yes", "y", false, "do not show it and ask first")
 	} else {
 		c.Short = "Refuse an action"
@@ -165,6 +170,8 @@ its first step alone, and each further one is a question of its own.`
 				req.Kind = string(approval.Always)
 			case steps:
 				req.Kind = string(approval.Steps)
+			case c.Flags().Changed("files"):
+				req.Kind, req.Files = string(approval.Files), only
 			}
 			if !yes && isTerminal(a.In) && isTerminal(a.Err) {
 				m, err := a.approval(c.Context(), args[0])

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -138,6 +139,11 @@ func (t *turnView) show(m *carrelv1.TaskMessage) error {
 		if json.Unmarshal(m.GetBody(), &n) == nil {
 			return t.to.notBegun(&n)
 		}
+	case "part":
+		var p partShown
+		if json.Unmarshal(m.GetBody(), &p) == nil {
+			return t.to.note(p.text())
+		}
 	case "refusal":
 		var r struct{ Outcome, Why string }
 		if json.Unmarshal(m.GetBody(), &r) == nil {
@@ -155,6 +161,17 @@ func (t *turnView) stepAsked(m *carrelv1.TaskMessage) {
 	if json.Unmarshal(m.GetBody(), &x) == nil {
 		t.plans.add(&planShown{Digest: x.Digest})
 	}
+}
+
+// partShown is the body of a message of kind part.
+type partShown struct {
+	Files   []string `json:"files"`
+	LeftOut []string `json:"left_out"`
+}
+
+func (p *partShown) text() string {
+	return "only these files: " + printable(strings.Join(p.Files, ", ")) + "; left as they are: " +
+		cmp.Or(printable(strings.Join(p.LeftOut, ", ")), "none")
 }
 
 // notBegunShown is the body of a message of kind not_begun.

@@ -90,7 +90,7 @@ func (t *turnView) decide(ctx context.Context, m *carrelv1.Approval) error {
 		r.kind, r.reason = approval.Deny, "no answer"
 	}
 	_, err = askOf(ctx, t.client, approvals.AnswerApproval,
-		&carrelv1.AnswerApprovalRequest{Id: m.GetId(), Kind: string(r.kind), Reason: r.reason, Terminal: true})
+		&carrelv1.AnswerApprovalRequest{Id: m.GetId(), Kind: string(r.kind), Reason: r.reason, Files: r.files, Terminal: true})
 	if r.sent != nil {
 		r.sent <- err
 	}

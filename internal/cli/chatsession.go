@@ -126,7 +126,7 @@ func (s *chatSession) Ask(ctx context.Context, question string, emit func(chatui
 }
 
 // Answer implements chatui.Session.
-func (s *chatSession) Answer(ctx context.Context, id string, kind chatui.Kind, reason string) error {
+func (s *chatSession) Answer(ctx context.Context, id string, kind chatui.Kind, reason string, files ...string) error {
 	s.mu.Lock()
 	to := s.open[id]
 	delete(s.open, id)
@@ -135,7 +135,7 @@ func (s *chatSession) Answer(ctx context.Context, id string, kind chatui.Kind, r
 		return fmt.Errorf("cannot answer: the question is over: %w", errdefs.ErrFailedPrecondition)
 	}
 	sent := make(chan error, 1)
-	to <- reply{kind: approval.Kind(kind), reason: reason, sent: sent}
+	to <- reply{kind: approval.Kind(kind), reason: reason, files: files, sent: sent}
 	select {
 	case err := <-sent:
 		return plainly(err)
@@ -234,6 +234,7 @@ func (s *chatSession) ask(ctx context.Context, m *carrelv1.Approval, steps bool)
 	_ = s.tell(chatui.Question{
 		ID: m.GetId(), Digest: m.GetActionDigest(), Risk: int(m.GetRiskScore()), Rule: m.GetRule(), Reasons: m.GetReasons(),
 		Details: approvalText(m), Until: untilText(m), Steps: steps,
+		Files: m.GetFiles(),
 	})
 	select {
 	case r := <-answer:

@@ -165,3 +165,11 @@ var AsData = asData
 func Shell(ctx context.Context, command string) (string, error) {
 	return (&asker{app: &app{}}).shell(ctx, command, false)
 }
+
+// Ask is how a person at a terminal answers a question.
+func Ask(ctx context.Context, in, out *os.File, m *carrelv1.Approval) (kind string, files []string, err error) {
+	a := &app{}
+	a.In, a.Err = in, out
+	r := a.prompt(ctx, m, false, false)
+	return string(r.kind), r.files, r.err
+}

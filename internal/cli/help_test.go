@@ -21,6 +21,7 @@ import (
 var withoutCommand = []operation.Name{
 	operation.Login, operation.Mended, operation.Recover, operation.RemoveHome, operation.ResizeCommand, operation.ConnectOut,
 	operation.ConnectPort, operation.AskTask, operation.KeyTask, operation.RunPlan, operation.ChangeFiles,
+	operation.ReadForPatch, operation.ListPatches,
 }
 
 // The one-line help of a command is in the row of its operation, and only there.

@@ -54,6 +54,7 @@ func approvalText(m *carrelv1.Approval) string {
 	row("asked by", m.GetRequester()+"; "+wrote)
 	row("thread", m.GetThread())
 	row("rule", m.GetRule())
+	row("files", strings.Join(m.GetFiles(), ", "))
 	isolation := m.GetIsolation()
 	switch {
 	case m.GetKind() != string(operation.ExecCommand) && m.GetKind() != string(operation.RunOnce): // they are judged by no profile
@@ -91,6 +92,7 @@ func approvalText(m *carrelv1.Approval) string {
 			self = ", themselves"
 		}
 		fmt.Fprintf(&b, "\n  %s by %s%s at %s\n", w.GetKind(), w.GetBy(), self, at(w.GetUnixMs()).Local().Format(time.DateTime))
+		row("files", strings.Join(w.GetFiles(), ", "))
 		row("reason", w.GetReason())
 	}
 	return b.String()
@@ -164,7 +166,9 @@ func (a *app) forgetTyped() {
 type reply struct {
 	kind   approval.Kind
 	reason string
-	err    error
+	// files are those of an answer of kind files.
+	files []string
+	err   error
 	// sent gets the error of sending the answer; nil if nobody waits for it.
 	sent chan<- error
 }
@@ -179,6 +183,9 @@ func (a *app) prompt(ctx context.Context, m *carrelv1.Approval, threads, steps b
 	if steps {
 		keys = "[s] step by step  " + keys
 	}
+	if len(m.GetFiles()) > 0 {
+		keys = strings.Replace(keys, "  [n] no", "  [f] choose among its files  [n] no", 1)
+	}
 	a.forgetTyped()
 	_ = say(a.Err, "carrel: the policy asks for your answer before this runs\n\n%s\nRun it?  %s: ", approvalText(m), keys)
 	for range 3 {
@@ -191,6 +198,8 @@ func (a *app) prompt(ctx context.Context, m *carrelv1.Approval, threads, steps b
 			return reply{kind: approval.Once}
 		case steps && (key == "s" || key == "step"):
 			return reply{kind: approval.Steps}
+		case key == "f" && len(m.GetFiles()) > 0:
+			return a.chooseFiles(ctx, m.GetFiles())
 		case key == "t" && threads:
 			return reply{kind: approval.Thread}
 		case key == "n" || key == "d":
@@ -204,6 +213,38 @@ func (a *app) prompt(ctx context.Context, m *carrelv1.Approval, threads, steps b
 		_ = say(a.Err, "Answer with one of %s: ", keys)
 	}
 	return reply{err: fmt.Errorf("cannot go on: there is no answer, and nothing was run: %w", errdefs.ErrAborted)}
+}
+
+// chooseFiles asks about each file of a change, and returns the answer that comes of it.
+func (a *app) chooseFiles(ctx context.Context, files []string) reply {
+	var yes []string
+	for i, f := range files {
+		_ = say(a.Err, "%d of %d: change %s? [y] yes  [n] leave it as it is: ", i+1, len(files), printable(f))
+		for tries := 1; ; tries++ {
+			line, err := a.readLine(ctx)
+			if err != nil {
+				return reply{err: fmt.Errorf("cannot read your answer: %w", err)}
+			}
+			key := strings.ToLower(strings.TrimSpace(line))
+			if key == "y" {
+				yes = append(yes, f)
+			}
+			if key == "y" || key == "n" {
+				break
+			}
+			if tries == 3 {
+				return reply{err: fmt.Errorf("cannot go on: there is no answer, and nothing was run: %w", errdefs.ErrAborted)}
+			}
+			_ = say(a.Err, "Answer with y or n: ")
+		}
+	}
+	switch len(yes) {
+	case 0:
+		return reply{kind: approval.Deny, reason: "none of its files is to be changed"}
+	case len(files):
+		return reply{kind: approval.Once}
+	}
+	return reply{kind: approval.Files, files: yes}
 }
 
 // asking starts a command and gets the answer that it may need. If one is needed, start fails

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,20 +9,29 @@ import (
 
 	"github.com/spf13/cobra"
 
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/steps"
 )
 
 func (a *app) undoCommand() *cobra.Command {
+	var on string
 	c := &cobra.Command{
 		Use:   "undo [flags] [ID]",
-		Short: "Undo a change to files that an agent made, or list them",
+		Short: help(operation.UndoPatch),
 		Long: `Bring back the files that a change of "carrel ask" or "carrel chat" replaced: all of them, or
 none if one has changed since. Without an ID the changes are listed. An undoing is a change
-itself, and its own ID undoes it.`,
-		Example: "  carrel undo\n  carrel undo 0123456789abcdef",
+itself, and its own ID undoes it. The changes are those of this machine, or those of a
+workspace with --on.`,
+		Example: "  carrel undo\n  carrel undo p-0123456789abcdef\n  carrel undo --on demo p-0123456789abcdef",
 		Args:    between(nil, "ID"),
 	}
+	c.Flags().StringVar(&on, "on", "", "the workspace whose changes are meant")
+	_ = c.RegisterFlagCompletionFunc("on", a.completeWorkspaces()) // the flag is there
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
+		if c.Flags().Changed("on") {
+			return a.undoOn(c.Context(), on, args)
+		}
 		dir, err := patchesDir()
 		if err != nil {
 			return nil, nil, err
@@ -46,4 +56,28 @@ itself, and its own ID undoes it.`,
 		}
 		return list, t, nil
 	})
+}
+
+// undoOn undoes a change to files of a workspace, or lists them.
+func (a *app) undoOn(ctx context.Context, workspace string, args []string) (any, printer, error) {
+	if len(args) == 1 {
+		m, err := ask(ctx, a, files.UndoPatch, &carrelv1.UndoPatchRequest{Workspace: workspace, Id: args[0]})
+		if err != nil {
+			return nil, nil, err
+		}
+		id := printable(m.GetId())
+		return object{{"id", id}}, text(fmt.Sprintf("undone; \"carrel undo --on %s %s\" does it again\n", keyText(workspace), id)), nil
+	}
+	m, err := ask(ctx, a, files.ListPatches, &carrelv1.ListPatchesRequest{Workspace: workspace})
+	if err != nil {
+		return nil, nil, err
+	}
+	t := newTable(-1, "CHANGE", "STATE", "FILES").freeText()
+	list := []object{}
+	for _, r := range m.GetPatches() {
+		state := changeState(r.GetConflict(), r.GetUndone())
+		t.add(printable(r.GetId()), state, printable(strings.Join(r.GetFiles(), " ")))
+		list = append(list, object{{"id", r.GetId()}, {"state", state}, {"files", r.GetFiles()}})
+	}
+	return list, t, nil
 }

@@ -75,6 +75,11 @@ const (
 	Unpack Op = "unpack"
 	Search Op = "search"
 	Watch  Op = "watch"
+	// Patch computes a change to files or makes it, Undo undoes one, and Patches lists those that were made. Each first finishes or
+	// takes back what an earlier process left half done.
+	Patch   Op = "patch"
+	Undo    Op = "undo"
+	Patches Op = "patches"
 )
 
 // Request is one operation. Paths are bytes, as the kernel's are: relative ones are in the home, "~" is the home.
@@ -105,7 +110,51 @@ type Request struct {
 	// Name is a pattern of names as of path.Match, and Text a regular expression of RE2's, for Search.
 	Name string `json:"name,omitempty"`
 	Text string `json:"text,omitempty"`
+	// Change says what Patch does with the text that follows, and ID is the change that Undo undoes.
+	Change *Change `json:"change,omitempty"`
+	ID     string  `json:"id,omitempty"`
 }
+
+// Change is what is done with the text of a patch, as of package patch.
+type Change struct {
+	// Modes are permission bits and Only the files that are meant, by the paths of the text.
+	Modes map[string]uint32 `json:"modes,omitempty"`
+	Only  []string          `json:"only,omitempty"`
+	// Digest is "" to compute what would be done. Otherwise it is done if that is exactly this.
+	Digest string `json:"digest,omitempty"`
+}
+
+// Patched is a change that was computed, made or undone, as of package patch.
+type Patched struct {
+	Digest string      `json:"digest,omitempty"`
+	Diff   string      `json:"diff,omitempty"`
+	Parts  []PatchPart `json:"parts,omitempty"`
+	ID     string      `json:"id,omitempty"`
+}
+
+// PatchPart is what a change does to one file.
+type PatchPart struct {
+	Path   string   `json:"path"`
+	Digest string   `json:"digest"`
+	Shown  int      `json:"shown"`
+	Files  []string `json:"files"`
+	Risks  []string `json:"risks,omitempty"`
+}
+
+// PatchRecord is a change that is kept. State is "done", "undone" or "conflict".
+type PatchRecord struct {
+	ID     string   `json:"id"`
+	State  string   `json:"state"`
+	Undoes string   `json:"undoes,omitempty"`
+	Files  []string `json:"files"`
+}
+
+// The states of a PatchRecord. One in conflict was taken back, but for files that something else had changed.
+const (
+	PatchDone     = "done"
+	PatchUndone   = "undone"
+	PatchConflict = "conflict"
+)
 
 // Entry is one name. Path is relative to what was listed.
 type Entry struct {
@@ -151,6 +200,11 @@ type Result struct {
 	Changed int64 `json:"changed,omitempty"`
 	// File is what was read, written or looked at.
 	File *Entry `json:"file,omitempty"`
+	// Patched is what Patch and Undo did, and Patches those that Patches lists. Recovered says what became of changes that an
+	// earlier process had left half done.
+	Patched   *Patched      `json:"patched,omitempty"`
+	Patches   []PatchRecord `json:"patches,omitempty"`
+	Recovered []string      `json:"recovered,omitempty"`
 	// Error and Kind say why it failed; Kind is the name of one of errdefs' kinds.
 	Error string `json:"error,omitempty"`
 	Kind  string `json:"kind,omitempty"`
@@ -177,6 +231,8 @@ func (r *Request) Validate() error {
 		return bad("the limit is not in 0 to %d", MaxEntries)
 	case len(r.Name) > MaxPattern || len(r.Text) > MaxPattern:
 		return bad("the pattern has more than %d bytes", MaxPattern)
+	case len(r.ID) > MaxPattern:
+		return bad("the id of a change has more than %d bytes", MaxPattern)
 	}
 	return nil
 }

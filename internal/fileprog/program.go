@@ -76,6 +76,7 @@ var operations = map[fileapi.Op]func(*served) error{
 	fileapi.Read: (*served).read, fileapi.Write: (*served).write, fileapi.List: (*served).list, fileapi.Stat: (*served).stat,
 	fileapi.Mkdir: (*served).mkdir, fileapi.Move: (*served).move, fileapi.Remove: (*served).remove, fileapi.Pack: (*served).pack,
 	fileapi.Unpack: (*served).unpack, fileapi.Search: (*served).search, fileapi.Watch: (*served).watch,
+	fileapi.Patch: (*served).patch, fileapi.Undo: (*served).undo, fileapi.Patches: (*served).patches,
 }
 
 func (s *served) run() error {

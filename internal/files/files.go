@@ -49,7 +49,7 @@ var names = map[fileapi.Op]operation.Name{
 	fileapi.Read: operation.ReadFile, fileapi.Pack: operation.ReadFile, fileapi.List: operation.ListFiles, fileapi.Stat: operation.ListFiles,
 	fileapi.Search: operation.ListFiles, fileapi.Watch: operation.WatchFiles, fileapi.Write: operation.WriteFile,
 	fileapi.Unpack: operation.WriteFile, fileapi.Mkdir: operation.MakeDirectory, fileapi.Move: operation.MoveFile,
-	fileapi.Remove: operation.RemoveFile,
+	fileapi.Remove: operation.RemoveFile, fileapi.Undo: operation.UndoPatch, fileapi.Patches: operation.ListPatches,
 }
 
 // Done is what the outcome of a change says.
@@ -57,10 +57,26 @@ type Done struct {
 	Bytes   int64 `json:"bytes,omitempty"`
 	Entries int64 `json:"entries,omitempty"`
 	Skipped int64 `json:"skipped,omitempty"`
+	// Undo undoes a change to files, or the undoing of one.
+	Undo string `json:"undo,omitempty"`
+}
+
+func doneOf(res *fileapi.Result) Done {
+	d := Done{Bytes: res.Bytes, Entries: res.Entries, Skipped: res.Skipped}
+	if res.Patched != nil {
+		d.Undo = res.Patched.ID
+	}
+	return d
 }
 
 // asked is a request as the table has it.
-func asked(r *fileapi.Request) operation.File {
+func asked(r *fileapi.Request) operation.Operation {
+	if r.Op == fileapi.Undo {
+		return operation.Undoing(r.ID)
+	}
+	if r.Op == fileapi.Patches {
+		return operation.Simple(operation.ListPatches)
+	}
 	op := operation.OnFile(names[r.Op], r.Path, r.To)
 	op.Tree = r.Op == fileapi.Pack || r.Op == fileapi.Unpack
 	op.Recursive, op.Search, op.Text = r.Recursive, r.Name, r.Text
@@ -84,10 +100,24 @@ func (f *Files) OnFiles(
 		return res, err
 	}
 	life := f.cfg.Lifecycle
+	if _, ok := names[r.Op]; !ok {
+		return res, fmt.Errorf("cannot work on files: %q is for the plans of agents alone: %w", r.Op, errdefs.ErrInvalidArgument)
+	}
 	authorised, err := life.Authorise(ctx, p, ref, asked(&r))
 	if err != nil {
 		return res, err
 	}
+	return f.carryOut(ctx, authorised, &r, s, f.run)
+}
+
+// work is how a request is carried out in a workspace that runs.
+type work func(context.Context, runtime.Runtime, permit.Permit, *fileapi.Request, fileapi.Streams) (fileapi.Result, error)
+
+// carryOut carries out a request that may be made.
+func (f *Files) carryOut(
+	ctx context.Context, authorised *gate.Authorised, r *fileapi.Request, s fileapi.Streams, do work,
+) (res fileapi.Result, err error) {
+	life := f.cfg.Lifecycle
 	if err := life.Ready(ctx, authorised); err != nil {
 		return res, err
 	}
@@ -106,14 +136,14 @@ func (f *Files) OnFiles(
 	}
 	defer leave()
 	return res, a.Do(ctx, func(ctx context.Context, p permit.Permit) (any, error) {
-		res, err = f.run(ctx, rt, p, &r, s)
+		res, err = do(ctx, rt, p, r, s)
 		if errors.Is(err, runtime.ErrNotRunning) { // nothing was carried out
 			if err := life.Again(ctx, authorised); err != nil {
 				return nil, err
 			}
-			res, err = f.run(ctx, rt, p, &r, s)
+			res, err = do(ctx, rt, p, r, s)
 		}
-		return Done{res.Bytes, res.Entries, res.Skipped}, err
+		return doneOf(&res), err
 	})
 }
 

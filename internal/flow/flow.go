@@ -187,15 +187,15 @@ func New(cfg Config) *Flow {
 		Bounds: archives.Bounds{Number: cfg.MaxArchives, Bytes: cfg.ArchiveBytes}, Keep: cfg.KeepArchives, Archiver: packer, Log: cfg.Log,
 	})
 	f.Commands = commands.New(commands.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Redact: cfg.Redact})
+	f.Files = files.New(files.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Program: cfg.Archiver})
 	f.Tasks = tasks.New(tasks.Config{
 		Gate: f.gate, Lifecycle: f.Lifecycle, Commands: f.Commands, Store: cfg.Store, Allow: f.AllowTask, Redact: cfg.Redact,
 		Tools: cfg.Tools, Turn: f.Models.Turn, Patience: cfg.TaskPatience, Log: cfg.Log,
 		Turns: turns.New(turns.Config{
-			Gate: f.gate, Lifecycle: f.Lifecycle, Commands: f.Commands, Token: cfg.Store.Token, Redact: cfg.Redact,
+			Gate: f.gate, Lifecycle: f.Lifecycle, Commands: f.Commands, Files: f.Files, Token: cfg.Store.Token, Redact: cfg.Redact,
 			Runbooks: cfg.Runbooks, Log: cfg.Log,
 		}),
 	})
-	f.Files = files.New(files.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Program: cfg.Archiver})
 	f.Ports = ports.New(ports.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Idle: cfg.PortIdle, Linger: cfg.PortLinger})
 	f.Tokens = tokens.New(tokens.Config{Gate: f.gate, Store: cfg.Store, Records: records, Revoked: cfg.TokensRevoked, Log: cfg.Log})
 	changed := func(ctx context.Context, owner, name string) {

@@ -76,6 +76,7 @@ type answerTo struct {
 		Step int    `json:"step"`
 		Why  string `json:"why"`
 	} `json:"not_begun"`
+	LeftOut  []string  `json:"left_out"`
 	Rollback *answerTo `json:"rollback"`
 }
 

@@ -417,7 +417,7 @@ func TestPlanOfAPatch(t *testing.T) {
 		})
 	}
 	// Elsewhere there are none.
-	for _, target := range []string{"workspace demo", "remote web-1", "host"} {
+	for _, target := range []string{"workspace none", "remote web-1", "host"} {
 		h, told := proposing(t, judged, patchText(target))
 		d := &hostsDouble{local: true, remotes: []string{"web-1"}}
 		if target != "host" {

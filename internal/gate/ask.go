@@ -30,6 +30,9 @@ type Pass struct {
 	Text string
 	// First: of a plan it lets the first step through, and no other.
 	First bool
+	// Files: of a plan it lets the part through that is about these files, with the digest Digest, and nothing else.
+	Files  []string
+	Digest string
 	// Spent is told the number of that record, if it is not nil.
 	Spent func(intent int64)
 }

@@ -264,3 +264,69 @@ func TestCoverFirst(t *testing.T) {
 		}
 	}
 }
+
+// chooser lets a part of plans through, and nothing else.
+type chooser struct{ pass gate.Pass }
+
+func (c chooser) Ask(_ context.Context, q *gate.Question) (gate.Pass, error) {
+	if q.Request.Op.Op() != operation.RunPlan {
+		return gate.Pass{}, gate.Refuse(fmt.Errorf("nobody was to be asked: %w", errdefs.ErrPermissionDenied))
+	}
+	return c.pass, nil
+}
+
+// Of a plan of which a part is let through, that part is what is admitted, recorded and covered: the whole is not, and no
+// other part than the one with the digest that was approved.
+func TestCoverOfAPart(t *testing.T) {
+	whole, smaller := written(t, machine, "touch /tmp/a"), written(t, machine, "touch /tmp/b")
+	planOf := func(s operation.Request) operation.Plan {
+		digest, err := operation.Same(s.Op, s.On)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return operation.Plan{
+			ID: "c-0123456789abcdef", Number: 1, Goal: "g", Asks: true,
+			Steps: []operation.PlanStep{{Part: "patch", Level: "CONFIRM", Digest: digest}},
+		}
+	}
+	part := planOf(smaller)
+	digest, err := operation.Same(part, demo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, x := range map[string]struct {
+		part   func([]string) (operation.Plan, error)
+		digest string
+		ok     bool
+	}{
+		"the part":                {func([]string) (operation.Plan, error) { return part, nil }, digest, true},
+		"another digest":          {func([]string) (operation.Plan, error) { return planOf(whole), nil }, digest, false},
+		"no digest":               {func([]string) (operation.Plan, error) { return part, nil }, "", false},
+		"a plan without a part":   {nil, digest, false},
+		"a part that there isn't": {func([]string) (operation.Plan, error) { return part, errdefs.ErrInvalidArgument }, digest, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := judge.New(func() (*policy.Engine, error) {
+				return policy.New(policy.Config{Rules: &policy.Source{Name: "policy.yaml", Data: []byte("rules: []")}})
+			})
+			ask := chooser{gate.Pass{Text: "ap-1 files by uid:0", Files: []string{"b"}, Digest: x.digest}}
+			g := gate.New(gate.Config{Records: record.NewWriter(&book{}, nil), Judge: j, Ask: ask, Log: slog.New(slog.DiscardHandler)})
+			p := planOf(whole)
+			p.Part = x.part
+			a, err := g.Admit(t.Context(), operation.Request{By: principal.InWorkspace(demo.Name, demo.Owner), Op: p, On: demo}, nil)
+			if (err == nil) != x.ok {
+				t.Fatalf("admitted: %v", err)
+			}
+			if err != nil {
+				return
+			}
+			if got, err := operation.Same(a.Request().Op, demo); got != digest || err != nil || len(a.Files()) != 1 {
+				t.Errorf("admitted is %s, %v", got, err)
+			}
+			ctx := gate.Covered(t.Context(), a.Cover())
+			if lets(t, ctx, g, whole) || !lets(t, ctx, g, smaller) {
+				t.Error("the whole is covered, or the part is not")
+			}
+		})
+	}
+}

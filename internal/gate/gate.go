@@ -176,10 +176,34 @@ func (x *passing) clear(ctx context.Context) (err error) {
 		}
 		x.pass, err = x.g.cfg.Ask.Ask(ctx, &Question{&x.request, x.judgement, x.record})
 		x.way.step("approval")
+		if err == nil && len(x.pass.Files) > 0 {
+			err = x.narrow()
+		}
 		if !errors.Is(err, ErrJudgeAgain) {
 			return err
 		}
 	}
+}
+
+// narrow has the request be the part of its plan that a person let through. It is recorded as that, and nothing else is covered.
+func (x *passing) narrow() error {
+	p, ok := x.request.Op.(operation.Plan)
+	if !ok || p.Part == nil {
+		return Refuse(fmt.Errorf("cannot do a part of it: it is no plan that changes several files: %w", errdefs.ErrPermissionDenied))
+	}
+	part, err := p.Part(x.pass.Files)
+	if err != nil {
+		return err
+	}
+	digest, err := operation.Same(part, x.request.On)
+	if err != nil {
+		return err
+	}
+	if digest != x.pass.Digest {
+		return Refuse(fmt.Errorf("cannot do a part of the plan: it is not the part that was approved: %w", errdefs.ErrPermissionDenied))
+	}
+	x.request.Op, x.record = part, nil
+	return nil
 }
 
 // Admitted is a request that may be carried out.
@@ -196,6 +220,9 @@ func (a *Admitted) Making(on operation.Target) *Admitted {
 	made.record = nil
 	return &Admitted{&made}
 }
+
+// Files are those that a person chose of a plan's, nil if the plan was let through as it is.
+func (a *Admitted) Files() []string { return a.x.pass.Files }
 
 // Argv is the command of the request without secrets; it is the same list if it has none.
 func (a *Admitted) Argv() []string {

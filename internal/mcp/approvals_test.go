@@ -108,9 +108,9 @@ func (g *asker) Approval(_ context.Context, _ principal.Principal, name id.Appro
 	return approval.View{}, fmt.Errorf("cannot find approval %s: %w", name, errdefs.ErrNotFound)
 }
 
-func (g *asker) Answer(_ context.Context, p principal.Principal, name id.Approval, kind approval.Kind, reason string, terminal bool) (
-	approval.View, error,
-) {
+func (g *asker) Answer(_ context.Context, p principal.Principal, name id.Approval, kind approval.Kind, reason string, terminal bool,
+	_ ...string,
+) (approval.View, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for i := range g.all {

@@ -48,8 +48,12 @@ const (
 	KeyTask    Name = "task.key"
 	// RunPlan is what an agent's task proposes: commands on targets.
 	RunPlan Name = "plan.run"
-	// ChangeFiles is a step of a plan that changes files on the machine of the user who asked.
+	// ChangeFiles is a step of a plan that changes files, on the machine of the user who asked or in a workspace.
 	ChangeFiles Name = "patch.apply"
+	// ReadForPatch computes a change to files of a workspace. ListPatches and UndoPatch are about those that were made there.
+	ReadForPatch Name = "patch.plan"
+	ListPatches  Name = "patch.list"
+	UndoPatch    Name = "patch.undo"
 
 	// ReadFile reads files of a workspace, ListFiles looks at names and searches, WriteFile writes files and trees.
 	ReadFile      Name = "file.read"

@@ -2,6 +2,7 @@ package operation
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +26,11 @@ type Plan struct {
 	Undoes int `json:"undoes,omitempty"`
 	// Asks: the policy has a person asked about one of the steps. It follows from them.
 	Asks bool `json:"asks,omitempty"`
+
+	// Files are what the patch of the plan calls its files, where a person may approve some of them alone; Part then returns the
+	// plan that is left, which has a digest of its own. Neither is part of the digest: both follow from the steps.
+	Files []string                           `json:"-"`
+	Part  func(files []string) (Plan, error) `json:"-"`
 }
 
 // PlanStep is one command of a plan on one target.
@@ -120,6 +126,29 @@ type Patch struct {
 
 // Op implements Operation.
 func (Patch) Op() Name { return ChangeFiles }
+
+// PatchDigest is the digest of a change of which these are the digests of what is done to each file, in their order. It is that
+// of package patch, which computes them.
+func PatchDigest(parts []string) string {
+	return Digest([]byte(strings.Join(append(slices.Clone(parts), ""), "\n")))
+}
+
+// OfPatch is an operation on changes to files of a workspace, beside making one.
+type OfPatch struct {
+	name Name
+	// Files are paths as a patch names them, and ID is a change that was made.
+	Files []string `json:"files,omitempty"`
+	ID    string   `json:"id,omitempty"`
+}
+
+// ForPatch returns the operation that reads files in order to compute a change to them.
+func ForPatch(files []string) OfPatch { return OfPatch{name: ReadForPatch, Files: files} }
+
+// Undoing returns the operation that undoes a change.
+func Undoing(id string) OfPatch { return OfPatch{name: UndoPatch, ID: id} }
+
+// Op implements Operation.
+func (o OfPatch) Op() Name { return o.name }
 
 // risky reports whether a patch needs a second look.
 func risky(op Operation) bool {

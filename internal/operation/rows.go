@@ -273,6 +273,20 @@ var Table = []Row{
 	},
 	// Who may run commands may have the files that commands have.
 	{
+		// Nobody asks for it by a call: a turn does, for a plan.
+		Name: ReadForPatch, Words: "read files for a change in", Needs: p.Run, On: Workspace, Class: Read,
+	},
+	{
+		Name: ListPatches, Words: "list the changes to files of", Needs: p.Run, On: Workspace, Class: Read,
+		Calls: small("FileService/ListPatches"),
+	},
+	{
+		Name: UndoPatch, Words: "undo a change to files of", Needs: p.Run, On: Workspace, Class: Change,
+		Help:   "Undo a change to files that an agent made, or list them",
+		Calls:  small("FileService/UndoPatch"),
+		Judged: rule(Rule{Name: "patch.undo", Risk: 20, Reason: "brings back files of the workspace's own, with the rights of its commands"}),
+	},
+	{
 		Name: ReadFile, Words: "read files of", Needs: p.Run, On: Workspace, Class: Read,
 		Help:  "Print a file of a workspace",
 		Calls: []Call{{"FileService/ReadFile", Small, true}, {"FileService/PackFiles", Small, true}},

@@ -133,7 +133,12 @@ func openStore(dir string) (s *store, err error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, fmt.Errorf("cannot look at the directory %q: %w", dir, err)
 	}
-	if st.Mode&0o077 != 0 || st.Uid != uint32(os.Geteuid()) {
+	// The id by which the kernel judges what this process does with files: inside a workspace it is not the process's own.
+	me, err := unix.SetfsuidRetUid(-1)
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell the id that files are made with: %w", err)
+	}
+	if st.Mode&0o077 != 0 || st.Uid != uint32(me) {
 		return nil, fmt.Errorf("cannot keep journals in %q: it must belong to you alone, and has mode %04o and the owner %d; "+
 			"use a directory with mode 0700: %w", dir, st.Mode&0o7777, st.Uid, errdefs.ErrPermissionDenied)
 	}

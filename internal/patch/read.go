@@ -26,6 +26,8 @@ type Roots struct {
 	// Modes are permission bits that files have afterwards, by the path that the patch names, of a move the new one. A
 	// path that the patch does not name is a file of which nothing else changes.
 	Modes map[string]fs.FileMode
+	// Not are directories in which no file is changed, absolute paths without symbolic links.
+	Not []string
 }
 
 // File is what a patch does to one file.
@@ -148,10 +150,11 @@ type finder struct {
 	roots []root
 	given []string
 	modes map[string]fs.FileMode
+	not   []string
 }
 
 func newFinder(in Roots) (*finder, error) {
-	f := &finder{dir: in.Dir, given: in.Allow, modes: in.Modes}
+	f := &finder{dir: in.Dir, given: in.Allow, modes: in.Modes, not: in.Not}
 	if len(f.given) == 0 {
 		f.given = []string{in.Dir}
 	}
@@ -177,6 +180,12 @@ func (f *finder) place(name string) (place, error) {
 	if !ok {
 		return p, fmt.Errorf("cannot change %q: it is not in a directory in which files may be changed: %s: %w", name,
 			strings.Join(f.given, ", "), errdefs.ErrPermissionDenied)
+	}
+	for _, dir := range f.not {
+		if isIn(dir, p.String()) {
+			return p, fmt.Errorf("cannot change %q: no file in %s is changed by a patch; propose a command for it: %w", name, dir,
+				errdefs.ErrPermissionDenied)
+		}
 	}
 	return p, nil
 }
@@ -365,18 +374,25 @@ func (p *Prepared) Only(paths ...string) (*Prepared, error) {
 	return out, nil
 }
 
-// Digest is "sha256:" and the hexadecimal SHA-256 of everything that Apply would do: places, operations, contents before
-// and after, modes. An answer of a person's is bound to it.
+// Digest is "sha256:" and the hexadecimal SHA-256 of the digests of all files, each with a newline. A file's own is that of
+// everything that Apply would do to it: places, operation, contents before and after, mode. An answer of a person's is bound
+// to it; so the digest of a part of the patch follows from what was shown of the whole.
 func (p *Prepared) Digest() string {
 	h := sha256.New()
-	e := json.NewEncoder(h)
 	for _, f := range p.files {
-		v := f.file()
-		// The mode before is no part of what is done, unless it is changed.
-		if f.mode == nil {
-			v.OldMode, v.Mode = 0, 0
-		}
-		_ = e.Encode([]any{v.Op, v.Place, v.ToPlace, v.Before, v.After, v.Mode, f.mode != nil}) // a hash takes everything
+		_, _ = h.Write([]byte(f.digest() + "\n")) // a hash takes everything
 	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+}
+
+// digest covers what is done to one file.
+func (pl *planned) digest() string {
+	v := pl.file()
+	// The mode before is no part of what is done, unless it is changed.
+	if pl.mode == nil {
+		v.OldMode, v.Mode = 0, 0
+	}
+	h := sha256.New()
+	_ = json.NewEncoder(h).Encode([]any{v.Op, v.Place, v.ToPlace, v.Before, v.After, v.Mode, pl.mode != nil}) // as above
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }

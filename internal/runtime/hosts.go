@@ -29,6 +29,8 @@ type HostPatch struct {
 	// Text is a unified diff, or in the apply_patch grammar. Modes are permission bits by paths of it.
 	Text  string
 	Modes map[string]uint32
+	// Only are the paths of the text that are meant; none is all of it.
+	Only []string
 	// Digest is "" to compute what would be done. Else the change is made if that is exactly what it does.
 	Digest string
 }
@@ -39,8 +41,22 @@ type HostPatched struct {
 	Digest, Diff string
 	// Files are absolute paths, and Risks say why some need a second look.
 	Files, Risks []string
+	// Parts are what is done to each file, in the order of Diff. Without them the change is made as a whole or not.
+	Parts []PatchPart
 	// ID is what undoes a change that was made.
 	ID string
+}
+
+// PatchPart is what a change does to one file.
+type PatchPart struct {
+	// Path is what the patch calls the file, of a move the old one.
+	Path string
+	// Digest covers what is done to it; operation.PatchDigest makes that of the change of them.
+	Digest string
+	// Shown is how many bytes of the diff show it.
+	Shown int
+	// Files are its absolute paths, of a move both, and Risks say why it needs a second look.
+	Files, Risks []string
 }
 
 // HostCommand is one command on one host.

@@ -139,13 +139,13 @@ func (s *server) patch(ctx context.Context, m *carrelv1.AgentPatch) {
 	}
 	s.all.Go(func() {
 		defer s.end(m.GetNumber())
-		r, err := s.cfg.Patch(ctx, runtime.HostPatch{Text: string(m.GetText()), Modes: m.GetModes(), Digest: m.GetDigest()})
+		r, err := s.cfg.Patch(ctx, runtime.HostPatch{Text: string(m.GetText()), Modes: m.GetModes(), Only: m.GetOnly(), Digest: m.GetDigest()})
 		out.Digest, out.Diff, out.Id = r.Digest, text(r.Diff), r.ID
-		for _, f := range r.Files {
-			out.Files = append(out.Files, text(f))
-		}
-		for _, risk := range r.Risks {
-			out.Risks = append(out.Risks, text(risk))
+		out.Files, out.Risks = texts(r.Files), texts(r.Risks)
+		for _, p := range r.Parts {
+			out.Parts = append(out.Parts, &carrelv1.PatchPart{
+				Path: text(p.Path), Digest: p.Digest, Shown: int64(p.Shown), Files: texts(p.Files), Risks: texts(p.Risks),
+			})
 		}
 		if err != nil {
 			out.Error = text(err.Error())
@@ -228,4 +228,12 @@ func statusTo(s *execapi.Status) *carrelv1.Status {
 		return nil
 	}
 	return &carrelv1.Status{Code: int32(s.Code), Signal: int32(s.Signal), TimedOut: s.TimedOut}
+}
+
+func texts(all []string) []string {
+	var out []string
+	for _, s := range all {
+		out = append(out, text(s))
+	}
+	return out
 }

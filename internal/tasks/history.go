@@ -121,6 +121,14 @@ func (t *Tasks) recall(ctx context.Context, on id.Workspace, task id.Command) *r
 					last.ended(s.Step)
 					fmt.Fprintf(&r.skipped, "- on %s: step %d was not begun: %s\n", s.Target, s.Step, s.Why)
 				}
+			case "part":
+				var p struct {
+					LeftOut []string `json:"left_out"`
+				}
+				if json.Unmarshal(m.Body, &p) == nil && len(p.LeftOut) > 0 {
+					fmt.Fprintf(&r.skipped, "- the person left these files of the change out, and they are as they were: %s\n",
+						strings.Join(p.LeftOut, ", "))
+				}
 			case "message":
 				answer.WriteString(chunkOf(m.Body))
 			}

@@ -39,65 +39,64 @@ func planned(a plan.Answer) (*proposal, error) {
 type patched struct {
 	change runtime.HostPatch
 	op     operation.Patch
+	// parts are what is done to each file; nil if the change is made as a whole or not.
+	parts []runtime.PatchPart
 }
 
 // resolvePatch has the change computed where it is to be made. Nothing is changed.
 func (t *Turns) resolvePatch(ctx context.Context, turn *Turn, p *plan.FilePatchPlan) (s step, err error) {
-	if p.Target.Kind != operation.Host {
-		return s, fmt.Errorf("cannot change files on %s by a file_patch_plan: that is for the host; propose commands for other targets: %w",
-			p.Target, errdefs.ErrInvalidArgument)
+	if p.Target.Kind == operation.Remote {
+		return s, fmt.Errorf("cannot change files on %s by a file_patch_plan: that is for the host and for workspaces; propose commands for "+
+			"remote hosts: %w", p.Target, errdefs.ErrInvalidArgument)
 	}
-	if _, err := t.names(turn, p.Target); err != nil {
+	names, err := t.names(turn, p.Target)
+	if err != nil {
 		return s, err
 	}
-	hosts := turn.Hosts()
-	if hosts == nil || !hosts.Patches() {
-		return s, fmt.Errorf("cannot change files on the host: the user did not offer any; propose commands: %w", errdefs.ErrPermissionDenied)
+	if p.Target.Kind == operation.Host {
+		if hosts := turn.Hosts(); hosts == nil || !hosts.Patches() {
+			return s, fmt.Errorf("cannot change files on the host: the user did not offer any; propose commands: %w", errdefs.ErrPermissionDenied)
+		}
+	}
+	s = step{shown: operation.PlanStep{Part: patchPart}, hosts: 1}
+	if err := t.place(ctx, turn, &s, p.Target.Kind, names[0]); err != nil {
+		return s, err
 	}
 	change := runtime.HostPatch{Text: p.Text(), Modes: map[string]uint32{}}
 	for _, m := range p.Permissions {
 		change.Modes[m.Path] = m.Bits()
 	}
-	soon, cancel := late(ctx, 0)
-	defer cancel()
-	done, err := hosts.Patch(soon, change)
+	done, err := t.patchOn(ctx, turn, &s, operation.ForPatch(p.FilesChanged), change)
 	if err != nil {
 		return s, err
 	}
 	change.Digest = done.Digest
-	s = step{
-		shown: operation.PlanStep{
-			Part: patchPart, Target: string(operation.Host), Command: "change " + counted(len(done.Files), "file", "files"), Diff: done.Diff,
-		},
-		hosts: 1,
-		on:    operation.Target{Kind: operation.Host, Owner: turn.By.Owner()},
-		patch: &patched{change, operation.Patch{Digest: done.Digest, Files: done.Files, Risks: done.Risks}},
-	}
-	if s.look, err = t.cfg.Gate.Authorise(ctx, operation.Request{
-		By: turn.By, Op: operation.Simple(operation.ExplainCommand), On: s.on,
-	}, nil); err != nil {
-		return s, err
-	}
+	s.patch = &patched{change: change, op: operation.Patch{Digest: done.Digest, Files: done.Files, Risks: done.Risks}, parts: choosable(&done)}
+	s.shown.Command, s.shown.Diff = "change "+counted(len(done.Files), "file", "files"), done.Diff
 	s.shown.Digest, err = operation.Same(s.patch.op, s.on)
 	return s, err
 }
 
+// patchOn has a change computed or made where a step is: by the user's own process, or in the workspace. There op is what is
+// admitted; on a host the caller has done that.
+func (t *Turns) patchOn(ctx context.Context, turn *Turn, s *step, op operation.Operation, change runtime.HostPatch) (runtime.HostPatched,
+	error,
+) {
+	if s.on.Kind == operation.Workspace {
+		return t.cfg.Files.Patch(ctx, operation.Request{By: turn.By, Op: op, Wait: -1, Trace: turn.Trace}, string(s.on.Name), change)
+	}
+	ctx, cancel := late(ctx, 0)
+	defer cancel()
+	by := turn.Hosts()
+	if by == nil {
+		return runtime.HostPatched{}, fmt.Errorf("cannot change files: who served them has gone: %w", errdefs.ErrUnavailable)
+	}
+	return by.Patch(ctx, change)
+}
+
 // apply makes the change that was computed, if it is still exactly that.
 func (t *Turns) apply(ctx context.Context, turn *Turn, s *step, out StepResult) StepResult {
-	var done runtime.HostPatched
-	a, err := t.cfg.Gate.Admit(ctx, operation.Request{By: turn.By, Op: s.patch.op, On: s.on, Wait: -1, Trace: turn.Trace}, nil)
-	if err == nil {
-		err = a.Do(ctx, func(ctx context.Context, _ permit.Permit) (any, error) {
-			ctx, cancel := late(ctx, 0)
-			defer cancel()
-			by := turn.Hosts()
-			if by == nil {
-				return nil, fmt.Errorf("cannot change files: who served them has gone: %w", errdefs.ErrUnavailable)
-			}
-			done, err = by.Patch(ctx, s.patch.change)
-			return changed{Undo: done.ID}, err
-		})
-	}
+	done, err := t.make(ctx, turn, s)
 	if err != nil {
 		out.Error = t.cfg.Redact.Text(err.Error())
 		return out
@@ -105,6 +104,20 @@ func (t *Turns) apply(ctx context.Context, turn *Turn, s *step, out StepResult) 
 	code := 0
 	out.Code, out.Undo = &code, done.ID
 	return out
+}
+
+func (t *Turns) make(ctx context.Context, turn *Turn, s *step) (done runtime.HostPatched, err error) {
+	if s.on.Kind == operation.Workspace {
+		return t.patchOn(ctx, turn, s, s.patch.op, s.patch.change)
+	}
+	a, err := t.cfg.Gate.Admit(ctx, operation.Request{By: turn.By, Op: s.patch.op, On: s.on, Wait: -1, Trace: turn.Trace}, nil)
+	if err != nil {
+		return done, err
+	}
+	return done, a.Do(ctx, func(ctx context.Context, _ permit.Permit) (any, error) {
+		done, err = t.patchOn(ctx, turn, s, s.patch.op, s.patch.change)
+		return changed{Undo: done.ID}, err
+	})
 }
 
 // changed is what the outcome of a change to files says in the record.

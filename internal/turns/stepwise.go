@@ -19,6 +19,7 @@ func (t *Turns) stepwise(turn *Turn, whole operation.Plan) func(context.Context,
 	return func(ctx context.Context, from, to int, run func(context.Context) error) error {
 		op := whole
 		op.Steps, op.From, op.Whole, op.Asks = whole.Steps[from:to], from+1, len(whole.Steps), true
+		op.Files, op.Part = nil, nil // a patch is the first step
 		digest, err := operation.Same(op, turn.On)
 		if err != nil {
 			return err

@@ -19,6 +19,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/commands"
 	"github.com/carrel-dev/carrel/internal/fanout"
+	"github.com/carrel-dev/carrel/internal/files"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/lifecycle"
@@ -56,6 +57,8 @@ type Config struct {
 	Gate      *gate.Gate
 	Lifecycle *lifecycle.Lifecycle
 	Commands  *commands.Commands
+	// Files make changes to files of workspaces.
+	Files *files.Files
 	// Token returns what is known of a token, good or ended.
 	Token  func(id string) (principal.Issued, bool)
 	Redact *redact.Redactor
@@ -114,6 +117,8 @@ type Reply struct {
 	Steps []StepResult `json:"steps,omitempty"`
 	// NotBegun are the steps that were not begun, each with the reason.
 	NotBegun []NotBegun `json:"not_begun,omitempty"`
+	// LeftOut are files of a plan's change that the person left out: they are as they were.
+	LeftOut []string `json:"left_out,omitempty"`
 	// Rollback is what became of the plan's rollback steps, which a person was asked about after a step had failed.
 	Rollback *Reply `json:"rollback,omitempty"`
 }
@@ -227,6 +232,7 @@ func (t *Turns) consider(ctx context.Context, turn *Turn, p *proposal, op operat
 		op.Asks = op.Asks || s.asks
 		first = first && (!s.asks || s.shown.FirstRun && s.hosts == 1)
 	}
+	chooseFrom(&op, steps)
 	most := maxShown
 	if p.patch != nil {
 		most = maxDiff
@@ -284,6 +290,20 @@ func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, ste
 	if err != nil {
 		return unanswered(err)
 	}
+	var out []string
+	if chosen := a.Files(); len(chosen) > 0 {
+		out = leftOut(op, chosen)
+		if op, steps, err = narrowed(op, steps, chosen); err != nil {
+			return Reply{}, a.Deny(ctx, err)
+		}
+		digest, err := operation.Same(op, turn.On)
+		if err != nil {
+			return Reply{}, err
+		}
+		if err := turn.Note("part", partNote{op.Number, digest, chosen, out}); err != nil {
+			return Reply{}, err
+		}
+	}
 	cover := a.Cover()
 	defer cover.End()
 	var reply Reply
@@ -293,6 +313,7 @@ func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, ste
 			next = t.stepwise(turn, op)
 		}
 		reply, err = t.runAll(ctx, turn, steps, next)
+		reply.LeftOut = out
 		return ended{Outcome: reply.Outcome, Steps: len(reply.Steps), NotBegun: len(reply.NotBegun)}, err
 	})
 	return reply, err
@@ -339,7 +360,7 @@ func planNote(op operation.Plan, digest string, first bool, p *proposal) map[str
 	return map[string]any{
 		"number": op.Number, "digest": digest, "goal": op.Goal, "steps": op.Steps, "asks": op.Asks, "purposes": purposes,
 		"risk_summary": oneLine(p.RiskSummary), "rollback": rollback, "diff": diff,
-		"only_first_run": first, "undoes": op.Undoes,
+		"only_first_run": first, "undoes": op.Undoes, "files": op.Files,
 	}
 }
 

@@ -124,6 +124,8 @@ var binaries = []struct {
 			{internal + "fileapi", "the messages of that"},
 			{internal + "filetree", "files and trees by descriptors, and the tar stream of cp"},
 			{internal + "removal", "removes trees"},
+			{internal + "patch", "makes the changes to files of plans, as on a host"},
+			{internal + "strictjson", "reads the journals of such changes"},
 			{internal + "crashpoint", "empty calls where tests of another build end the process"},
 			{internal + "build", "says which release it is"},
 			{internal + "fault", "the text of an error"},

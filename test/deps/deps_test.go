@@ -87,7 +87,7 @@ var tiers = []deps.Tier{
 	{Name: "fleet", Level: 3},
 	{Name: "patch", Level: 3},
 	{Name: "fileapi", Level: 3},
-	{Name: "fileprog", Level: 3, With: []string{"fileapi", "filetree", "removal"}},
+	{Name: "fileprog", Level: 3, With: []string{"fileapi", "filetree", "patch", "removal"}},
 	{Name: "sandbox", Level: 3, With: []string{"sealed", "thread"}},
 	{Name: "hostrun", Level: 3, With: []string{"pidfd", "sandbox"}},
 	// What an error is called on the wire: data, beside the API that it is for.
@@ -120,7 +120,7 @@ var tiers = []deps.Tier{
 	{Name: "commands", Level: 5, With: []string{"gate", "lifecycle"}},
 	{Name: "files", Level: 5, With: []string{"gate", "lifecycle"}},
 	{Name: "ports", Level: 5, With: []string{"gate", "lifecycle"}},
-	{Name: "turns", Level: 5, With: []string{"commands", "gate", "lifecycle"}},
+	{Name: "turns", Level: 5, With: []string{"commands", "files", "gate", "lifecycle"}},
 	{Name: "tasks", Level: 5, With: []string{"commands", "gate", "lifecycle", "turns"}},
 	{Name: "single", Level: 5, With: []string{"gate"}},
 	{Name: "upkeep", Level: 5, With: []string{"archives", "asking", "auditing", "events", "gate", "lifecycle"}},

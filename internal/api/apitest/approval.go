@@ -74,7 +74,7 @@ func (g *Gate) Approval(_ context.Context, p principal.Principal, name id.Approv
 
 // Answer implements api.Gate.
 func (g *Gate) Answer(_ context.Context, p principal.Principal, name id.Approval, kind approval.Kind, reason string,
-	terminal bool,
+	terminal bool, files ...string,
 ) (approval.View, error) {
 	if err := g.permit(p, operation.AnswerApproval); err != nil {
 		return approval.View{}, err
@@ -86,7 +86,11 @@ func (g *Gate) Answer(_ context.Context, p principal.Principal, name id.Approval
 		return approval.View{}, err
 	}
 	v := &g.pending[i]
-	v.Approval, err = v.Reply(p, terminal, kind, reason, time.Now())
+	if kind == approval.Files {
+		v.Approval, err = v.Choose(p, terminal, files, "sha256:part", reason, time.Now())
+	} else {
+		v.Approval, err = v.Reply(p, terminal, kind, reason, time.Now())
+	}
 	return *v, err
 }
 

@@ -18,7 +18,7 @@ var fileRows = map[fileapi.Op]operation.Name{
 	fileapi.Read: operation.ReadFile, fileapi.Pack: operation.ReadFile, fileapi.List: operation.ListFiles, fileapi.Stat: operation.ListFiles,
 	fileapi.Search: operation.ListFiles, fileapi.Watch: operation.WatchFiles, fileapi.Write: operation.WriteFile,
 	fileapi.Unpack: operation.WriteFile, fileapi.Mkdir: operation.MakeDirectory, fileapi.Move: operation.MoveFile,
-	fileapi.Remove: operation.RemoveFile,
+	fileapi.Remove: operation.RemoveFile, fileapi.Undo: operation.UndoPatch, fileapi.Patches: operation.ListPatches,
 }
 
 // OnFiles implements api.Gate: files are bytes by path, a stream of files is kept as the file at its path, and a watch

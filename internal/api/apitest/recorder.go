@@ -237,9 +237,9 @@ func (r *Recorder) Approval(_ context.Context, _ principal.Principal, name id.Ap
 
 // Answer implements api.Gate.
 func (r *Recorder) Answer(
-	_ context.Context, _ principal.Principal, name id.Approval, kind approval.Kind, reason string, terminal bool,
+	_ context.Context, _ principal.Principal, name id.Approval, kind approval.Kind, reason string, terminal bool, files ...string,
 ) (approval.View, error) {
-	return approval.View{}, r.note("Answer", name, kind, reason, terminal)
+	return approval.View{}, r.note("Answer", name, kind, reason, terminal, files)
 }
 
 // WatchApprovals implements api.Gate.

@@ -1903,7 +1903,7 @@ class TaskMessage(Message):
     """TaskMessage is one message of a task. They are numbered from 1 without a gap."""
     number: int = 0
     unix_ms: int = 0
-    # prompt, message, permission, answer, key or completion; of an agent also plan, asks, step, not_begun and refusal.
+    # prompt, message, permission, answer, key or completion; of an agent also plan, asks, part, step, not_begun and refusal.
     kind: str = ""
     # JSON: of a message, what the program reported.
     body: bytes = b""
@@ -2014,11 +2014,14 @@ class AgentPatch(Message):
     modes: dict[str, str] = field(default_factory=dict)
     # Empty to compute what would be done and change nothing; else do it, if it is exactly this.
     digest: str = ""
+    # Only the part about these files is meant, by their paths in the patch. Empty is all of it.
+    only: list[str] = field(default_factory=list)
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("number", "number", "int64", "one", None),
         Field("text", "text", "bytes", "one", None),
         Field("modes", "modes", "message", "map", None),
         Field("digest", "digest", "string", "one", None),
+        Field("only", "only", "string", "many", None),
     )
 
 
@@ -2037,6 +2040,8 @@ class PatchResult(Message):
     id: str = ""
     # Why it cannot be done. At most 4 KiB.
     error: str = ""
+    # What is done to each file, in the order of diff. None: the change can be approved as a whole only.
+    parts: list[PatchPart] = field(default_factory=list)
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("number", "number", "int64", "one", None),
         Field("digest", "digest", "string", "one", None),
@@ -2045,6 +2050,28 @@ class PatchResult(Message):
         Field("risks", "risks", "string", "many", None),
         Field("id", "id", "string", "one", None),
         Field("error", "error", "string", "one", None),
+        Field("parts", "parts", "message", "many", "PatchPart"),
+    )
+
+
+@dataclass(kw_only=True)
+class PatchPart(Message):
+    """PatchPart is what a change does to one file."""
+    # The path in the patch; of a file that is moved the old one.
+    path: str = ""
+    # The digest of what is done to it. That of the change is made of those of its parts.
+    digest: str = ""
+    # How many bytes of diff show it. Those of all parts are the whole diff.
+    shown: int = 0
+    # As in PatchResult, of this file.
+    files: list[str] = field(default_factory=list)
+    risks: list[str] = field(default_factory=list)
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("path", "path", "string", "one", None),
+        Field("digest", "digest", "string", "one", None),
+        Field("shown", "shown", "int64", "one", None),
+        Field("files", "files", "string", "many", None),
+        Field("risks", "risks", "string", "many", None),
     )
 
 
@@ -2461,6 +2488,8 @@ class Approval(Message):
     host: str = ""
     port: int = 0
     rule: str = ""
+    # Of a plan that changes several files: those that an answer of kind files may choose from.
+    files: list[str] = field(default_factory=list)
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("id", "id", "string", "one", None),
         Field("state", "state", "string", "one", None),
@@ -2494,24 +2523,30 @@ class Approval(Message):
         Field("host", "host", "string", "one", None),
         Field("port", "port", "int32", "one", None),
         Field("rule", "rule", "string", "one", None),
+        Field("files", "files", "string", "many", None),
     )
 
 
 @dataclass(kw_only=True)
 class ApprovalAnswer(Message):
-    # once, steps, thread, always or deny.
+    # once, steps, files, thread, always or deny.
     kind: str = ""
     reason: str = ""
     by: str = ""
     # Given by who asked, at a terminal, for a command they typed.
     self: bool = False
     unix_ms: int = 0
+    # Of an answer of kind files: the files, and the digest of the smaller action that was approved.
+    files: list[str] = field(default_factory=list)
+    action_digest: str = ""
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("kind", "kind", "string", "one", None),
         Field("reason", "reason", "string", "one", None),
         Field("by", "by", "string", "one", None),
         Field("self", "self", "bool", "one", None),
         Field("unix_ms", "unixMs", "int64", "one", None),
+        Field("files", "files", "string", "many", None),
+        Field("action_digest", "actionDigest", "string", "one", None),
     )
 
 
@@ -2567,19 +2602,22 @@ class GetApprovalResponse(Message):
 @dataclass(kw_only=True)
 class AnswerApprovalRequest(Message):
     id: str = ""
-    # once, steps, thread, always or deny. always is for a connection: it adds the rule HOST:PORT to reach_approved, for which
-    # the caller must be one who may change the workspace.
+    # once, steps, files, thread, always or deny. always is for a connection: it adds the rule HOST:PORT to reach_approved, for
+    # which the caller must be one who may change the workspace. files is for a plan that changes several files.
     kind: str = ""
     # At most 1024 bytes.
     reason: str = ""
     # The caller is a person at a terminal who has seen the question there. It lets them
     # answer for a command that they typed themselves.
     terminal: bool = False
+    # Of the kind files: those of Approval.files that are to be changed. The others stay as they are.
+    files: list[str] = field(default_factory=list)
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("id", "id", "string", "one", None),
         Field("kind", "kind", "string", "one", None),
         Field("reason", "reason", "string", "one", None),
         Field("terminal", "terminal", "bool", "one", None),
+        Field("files", "files", "string", "many", None),
     )
 
 
@@ -2934,6 +2972,63 @@ class MoveFileResponse(Message):
 
 
 @dataclass(kw_only=True)
+class ListPatchesRequest(Message):
+    workspace: str = ""
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("workspace", "workspace", "string", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
+class ListPatchesResponse(Message):
+    patches: list[FilePatch] = field(default_factory=list)
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("patches", "patches", "message", "many", "FilePatch"),
+    )
+
+
+@dataclass(kw_only=True)
+class FilePatch(Message):
+    """FilePatch is a change to files of a workspace that is kept. What runs in the workspace can change what is said of it."""
+    # What UndoPatch takes.
+    id: str = ""
+    # It was undone.
+    undone: bool = False
+    # The id of a change that this one undoes.
+    undoes: str = ""
+    # It was taken back, but for files that something else had changed.
+    conflict: bool = False
+    # Absolute paths in the workspace.
+    files: list[str] = field(default_factory=list)
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("id", "id", "string", "one", None),
+        Field("undone", "undone", "bool", "one", None),
+        Field("undoes", "undoes", "string", "one", None),
+        Field("conflict", "conflict", "bool", "one", None),
+        Field("files", "files", "string", "many", None),
+    )
+
+
+@dataclass(kw_only=True)
+class UndoPatchRequest(Message):
+    workspace: str = ""
+    id: str = ""
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("workspace", "workspace", "string", "one", None),
+        Field("id", "id", "string", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
+class UndoPatchResponse(Message):
+    # The undoing is a change itself: what undoes it.
+    id: str = ""
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("id", "id", "string", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
 class RemoveFileRequest(Message):
     workspace: str = ""
     path: str = ""
@@ -3242,6 +3337,12 @@ class FileService:
     # WatchFiles returns what changes below a directory until the client goes or the workspace stops. The first
     # response has no event: what happens from then on is told.
     WatchFiles: Final[Method[WatchFilesRequest, WatchFilesResponse]] = Method("FileService/WatchFiles", WatchFilesRequest, WatchFilesResponse, "server", False)
+
+    # ListPatches returns the changes to files that agents made and that can be undone, those that were undone included.
+    ListPatches: Final[Method[ListPatchesRequest, ListPatchesResponse]] = Method("FileService/ListPatches", ListPatchesRequest, ListPatchesResponse, "unary", True)
+
+    # UndoPatch brings back what was there before such a change: all files, or none if one has changed since.
+    UndoPatch: Final[Method[UndoPatchRequest, UndoPatchResponse]] = Method("FileService/UndoPatch", UndoPatchRequest, UndoPatchResponse, "unary", False)
 
 
 class PortService:

@@ -745,6 +745,7 @@ export const schema = {
     ['text', 'bytes', 'one'],
     ['modes', 'message', 'map'],
     ['digest', 'string', 'one'],
+    ['only', 'string', 'many'],
   ],
   PatchResult: [
     ['number', 'int64', 'one'],
@@ -754,6 +755,14 @@ export const schema = {
     ['risks', 'string', 'many'],
     ['id', 'string', 'one'],
     ['error', 'string', 'one'],
+    ['parts', 'message', 'many', 'PatchPart'],
+  ],
+  PatchPart: [
+    ['path', 'string', 'one'],
+    ['digest', 'string', 'one'],
+    ['shown', 'int64', 'one'],
+    ['files', 'string', 'many'],
+    ['risks', 'string', 'many'],
   ],
   AgentStep: [
     ['number', 'int64', 'one'],
@@ -927,6 +936,7 @@ export const schema = {
     ['host', 'string', 'one'],
     ['port', 'int32', 'one'],
     ['rule', 'string', 'one'],
+    ['files', 'string', 'many'],
   ],
   ApprovalAnswer: [
     ['kind', 'string', 'one'],
@@ -934,6 +944,8 @@ export const schema = {
     ['by', 'string', 'one'],
     ['self', 'bool', 'one'],
     ['unixMs', 'int64', 'one'],
+    ['files', 'string', 'many'],
+    ['actionDigest', 'string', 'one'],
   ],
   ListApprovalsRequest: [
     ['state', 'string', 'one'],
@@ -957,6 +969,7 @@ export const schema = {
     ['kind', 'string', 'one'],
     ['reason', 'string', 'one'],
     ['terminal', 'bool', 'one'],
+    ['files', 'string', 'many'],
   ],
   AnswerApprovalResponse: [
     ['approval', 'message', 'opt', 'Approval'],
@@ -1091,6 +1104,26 @@ export const schema = {
     ['replace', 'bool', 'one'],
   ],
   MoveFileResponse: [
+  ],
+  ListPatchesRequest: [
+    ['workspace', 'string', 'one'],
+  ],
+  ListPatchesResponse: [
+    ['patches', 'message', 'many', 'FilePatch'],
+  ],
+  FilePatch: [
+    ['id', 'string', 'one'],
+    ['undone', 'bool', 'one'],
+    ['undoes', 'string', 'one'],
+    ['conflict', 'bool', 'one'],
+    ['files', 'string', 'many'],
+  ],
+  UndoPatchRequest: [
+    ['workspace', 'string', 'one'],
+    ['id', 'string', 'one'],
+  ],
+  UndoPatchResponse: [
+    ['id', 'string', 'one'],
   ],
   RemoveFileRequest: [
     ['workspace', 'string', 'one'],
@@ -1389,6 +1422,16 @@ export const FileService = {
    * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').WatchFilesRequest, import('../types/carrel.d.ts').WatchFilesResponse>}
    */
   watchFiles: { path: 'FileService/WatchFiles', request: 'WatchFilesRequest', response: 'WatchFilesResponse', streams: 'server', repeatable: false },
+  /**
+   * ListPatches returns the changes to files that agents made and that can be undone, those that were undone included.
+   * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').ListPatchesRequest, import('../types/carrel.d.ts').ListPatchesResponse>}
+   */
+  listPatches: { path: 'FileService/ListPatches', request: 'ListPatchesRequest', response: 'ListPatchesResponse', streams: 'unary', repeatable: true },
+  /**
+   * UndoPatch brings back what was there before such a change: all files, or none if one has changed since.
+   * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').UndoPatchRequest, import('../types/carrel.d.ts').UndoPatchResponse>}
+   */
+  undoPatch: { path: 'FileService/UndoPatch', request: 'UndoPatchRequest', response: 'UndoPatchResponse', streams: 'unary', repeatable: false },
 };
 
 /**

@@ -1551,7 +1551,7 @@ export interface TaskMessage {
   number: number;
   unixMs: number;
   /**
-   * prompt, message, permission, answer, key or completion; of an agent also plan, asks, step, not_begun and refusal.
+   * prompt, message, permission, answer, key or completion; of an agent also plan, asks, part, step, not_begun and refusal.
    */
   kind: string;
   /**
@@ -1662,6 +1662,10 @@ export interface AgentPatch {
    * Empty to compute what would be done and change nothing; else do it, if it is exactly this.
    */
   digest: string;
+  /**
+   * Only the part about these files is meant, by their paths in the patch. Empty is all of it.
+   */
+  only: string[];
 }
 
 export interface PatchResult {
@@ -1690,6 +1694,33 @@ export interface PatchResult {
    * Why it cannot be done. At most 4 KiB.
    */
   error: string;
+  /**
+   * What is done to each file, in the order of diff. None: the change can be approved as a whole only.
+   */
+  parts: PatchPart[];
+}
+
+/**
+ * PatchPart is what a change does to one file.
+ */
+export interface PatchPart {
+  /**
+   * The path in the patch; of a file that is moved the old one.
+   */
+  path: string;
+  /**
+   * The digest of what is done to it. That of the change is made of those of its parts.
+   */
+  digest: string;
+  /**
+   * How many bytes of diff show it. Those of all parts are the whole diff.
+   */
+  shown: number;
+  /**
+   * As in PatchResult, of this file.
+   */
+  files: string[];
+  risks: string[];
 }
 
 /**
@@ -2033,11 +2064,15 @@ export interface Approval {
   host: string;
   port: number;
   rule: string;
+  /**
+   * Of a plan that changes several files: those that an answer of kind files may choose from.
+   */
+  files: string[];
 }
 
 export interface ApprovalAnswer {
   /**
-   * once, steps, thread, always or deny.
+   * once, steps, files, thread, always or deny.
    */
   kind: string;
   reason: string;
@@ -2047,6 +2082,11 @@ export interface ApprovalAnswer {
    */
   self: boolean;
   unixMs: number;
+  /**
+   * Of an answer of kind files: the files, and the digest of the smaller action that was approved.
+   */
+  files: string[];
+  actionDigest: string;
 }
 
 export interface ListApprovalsRequest {
@@ -2094,8 +2134,8 @@ export interface GetApprovalResponse {
 export interface AnswerApprovalRequest {
   id: string;
   /**
-   * once, steps, thread, always or deny. always is for a connection: it adds the rule HOST:PORT to reach_approved, for which
-   * the caller must be one who may change the workspace.
+   * once, steps, files, thread, always or deny. always is for a connection: it adds the rule HOST:PORT to reach_approved, for
+   * which the caller must be one who may change the workspace. files is for a plan that changes several files.
    */
   kind: string;
   /**
@@ -2107,6 +2147,10 @@ export interface AnswerApprovalRequest {
    * answer for a command that they typed themselves.
    */
   terminal: boolean;
+  /**
+   * Of the kind files: those of Approval.files that are to be changed. The others stay as they are.
+   */
+  files: string[];
 }
 
 export interface AnswerApprovalResponse {
@@ -2368,6 +2412,52 @@ export interface MoveFileRequest {
 }
 
 export interface MoveFileResponse {
+}
+
+export interface ListPatchesRequest {
+  workspace: string;
+}
+
+export interface ListPatchesResponse {
+  patches: FilePatch[];
+}
+
+/**
+ * FilePatch is a change to files of a workspace that is kept. What runs in the workspace can change what is said of it.
+ */
+export interface FilePatch {
+  /**
+   * What UndoPatch takes.
+   */
+  id: string;
+  /**
+   * It was undone.
+   */
+  undone: boolean;
+  /**
+   * The id of a change that this one undoes.
+   */
+  undoes: string;
+  /**
+   * It was taken back, but for files that something else had changed.
+   */
+  conflict: boolean;
+  /**
+   * Absolute paths in the workspace.
+   */
+  files: string[];
+}
+
+export interface UndoPatchRequest {
+  workspace: string;
+  id: string;
+}
+
+export interface UndoPatchResponse {
+  /**
+   * The undoing is a change itself: what undoes it.
+   */
+  id: string;
 }
 
 export interface RemoveFileRequest {

@@ -158,6 +158,10 @@ const (
 	FileServiceSearchFilesProcedure = "/carrel.v1.FileService/SearchFiles"
 	// FileServiceWatchFilesProcedure is the fully-qualified name of the FileService's WatchFiles RPC.
 	FileServiceWatchFilesProcedure = "/carrel.v1.FileService/WatchFiles"
+	// FileServiceListPatchesProcedure is the fully-qualified name of the FileService's ListPatches RPC.
+	FileServiceListPatchesProcedure = "/carrel.v1.FileService/ListPatches"
+	// FileServiceUndoPatchProcedure is the fully-qualified name of the FileService's UndoPatch RPC.
+	FileServiceUndoPatchProcedure = "/carrel.v1.FileService/UndoPatch"
 	// PortServicePublishProcedure is the fully-qualified name of the PortService's Publish RPC.
 	PortServicePublishProcedure = "/carrel.v1.PortService/Publish"
 	// PortServiceConnectProcedure is the fully-qualified name of the PortService's Connect RPC.
@@ -1269,6 +1273,10 @@ type FileServiceClient interface {
 	// WatchFiles returns what changes below a directory until the client goes or the workspace stops. The first
 	// response has no event: what happens from then on is told.
 	WatchFiles(context.Context, *connect.Request[v1.WatchFilesRequest]) (*connect.ServerStreamForClient[v1.WatchFilesResponse], error)
+	// ListPatches returns the changes to files that agents made and that can be undone, those that were undone included.
+	ListPatches(context.Context, *connect.Request[v1.ListPatchesRequest]) (*connect.Response[v1.ListPatchesResponse], error)
+	// UndoPatch brings back what was there before such a change: all files, or none if one has changed since.
+	UndoPatch(context.Context, *connect.Request[v1.UndoPatchRequest]) (*connect.Response[v1.UndoPatchResponse], error)
 }
 
 // NewFileServiceClient constructs a client for the carrel.v1.FileService service. By default, it
@@ -1348,6 +1356,18 @@ func NewFileServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(fileServiceMethods.ByName("WatchFiles")),
 			connect.WithClientOptions(opts...),
 		),
+		listPatches: connect.NewClient[v1.ListPatchesRequest, v1.ListPatchesResponse](
+			httpClient,
+			baseURL+FileServiceListPatchesProcedure,
+			connect.WithSchema(fileServiceMethods.ByName("ListPatches")),
+			connect.WithClientOptions(opts...),
+		),
+		undoPatch: connect.NewClient[v1.UndoPatchRequest, v1.UndoPatchResponse](
+			httpClient,
+			baseURL+FileServiceUndoPatchProcedure,
+			connect.WithSchema(fileServiceMethods.ByName("UndoPatch")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -1364,6 +1384,8 @@ type fileServiceClient struct {
 	unpackFiles   *connect.Client[v1.UnpackFilesRequest, v1.UnpackFilesResponse]
 	searchFiles   *connect.Client[v1.SearchFilesRequest, v1.SearchFilesResponse]
 	watchFiles    *connect.Client[v1.WatchFilesRequest, v1.WatchFilesResponse]
+	listPatches   *connect.Client[v1.ListPatchesRequest, v1.ListPatchesResponse]
+	undoPatch     *connect.Client[v1.UndoPatchRequest, v1.UndoPatchResponse]
 }
 
 // ReadFile calls carrel.v1.FileService.ReadFile.
@@ -1421,6 +1443,16 @@ func (c *fileServiceClient) WatchFiles(ctx context.Context, req *connect.Request
 	return c.watchFiles.CallServerStream(ctx, req)
 }
 
+// ListPatches calls carrel.v1.FileService.ListPatches.
+func (c *fileServiceClient) ListPatches(ctx context.Context, req *connect.Request[v1.ListPatchesRequest]) (*connect.Response[v1.ListPatchesResponse], error) {
+	return c.listPatches.CallUnary(ctx, req)
+}
+
+// UndoPatch calls carrel.v1.FileService.UndoPatch.
+func (c *fileServiceClient) UndoPatch(ctx context.Context, req *connect.Request[v1.UndoPatchRequest]) (*connect.Response[v1.UndoPatchResponse], error) {
+	return c.undoPatch.CallUnary(ctx, req)
+}
+
 // FileServiceHandler is an implementation of the carrel.v1.FileService service.
 type FileServiceHandler interface {
 	// ReadFile returns the bytes of a regular file, or a part of them. One that grows is read as far as it was long
@@ -1445,6 +1477,10 @@ type FileServiceHandler interface {
 	// WatchFiles returns what changes below a directory until the client goes or the workspace stops. The first
 	// response has no event: what happens from then on is told.
 	WatchFiles(context.Context, *connect.Request[v1.WatchFilesRequest], *connect.ServerStream[v1.WatchFilesResponse]) error
+	// ListPatches returns the changes to files that agents made and that can be undone, those that were undone included.
+	ListPatches(context.Context, *connect.Request[v1.ListPatchesRequest]) (*connect.Response[v1.ListPatchesResponse], error)
+	// UndoPatch brings back what was there before such a change: all files, or none if one has changed since.
+	UndoPatch(context.Context, *connect.Request[v1.UndoPatchRequest]) (*connect.Response[v1.UndoPatchResponse], error)
 }
 
 // NewFileServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -1520,6 +1556,18 @@ func NewFileServiceHandler(svc FileServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(fileServiceMethods.ByName("WatchFiles")),
 		connect.WithHandlerOptions(opts...),
 	)
+	fileServiceListPatchesHandler := connect.NewUnaryHandler(
+		FileServiceListPatchesProcedure,
+		svc.ListPatches,
+		connect.WithSchema(fileServiceMethods.ByName("ListPatches")),
+		connect.WithHandlerOptions(opts...),
+	)
+	fileServiceUndoPatchHandler := connect.NewUnaryHandler(
+		FileServiceUndoPatchProcedure,
+		svc.UndoPatch,
+		connect.WithSchema(fileServiceMethods.ByName("UndoPatch")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/carrel.v1.FileService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case FileServiceReadFileProcedure:
@@ -1544,6 +1592,10 @@ func NewFileServiceHandler(svc FileServiceHandler, opts ...connect.HandlerOption
 			fileServiceSearchFilesHandler.ServeHTTP(w, r)
 		case FileServiceWatchFilesProcedure:
 			fileServiceWatchFilesHandler.ServeHTTP(w, r)
+		case FileServiceListPatchesProcedure:
+			fileServiceListPatchesHandler.ServeHTTP(w, r)
+		case FileServiceUndoPatchProcedure:
+			fileServiceUndoPatchHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -1595,6 +1647,14 @@ func (UnimplementedFileServiceHandler) SearchFiles(context.Context, *connect.Req
 
 func (UnimplementedFileServiceHandler) WatchFiles(context.Context, *connect.Request[v1.WatchFilesRequest], *connect.ServerStream[v1.WatchFilesResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.FileService.WatchFiles is not implemented"))
+}
+
+func (UnimplementedFileServiceHandler) ListPatches(context.Context, *connect.Request[v1.ListPatchesRequest]) (*connect.Response[v1.ListPatchesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.FileService.ListPatches is not implemented"))
+}
+
+func (UnimplementedFileServiceHandler) UndoPatch(context.Context, *connect.Request[v1.UndoPatchRequest]) (*connect.Response[v1.UndoPatchResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.FileService.UndoPatch is not implemented"))
 }
 
 // PortServiceClient is a client for the carrel.v1.PortService service.

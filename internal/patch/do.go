@@ -1,0 +1,112 @@
+package patch
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+)
+
+// maxDiff bounds what a person is shown of a change, in bytes.
+const maxDiff = 32 << 10
+
+// Wanted is a change that is to be computed, or made.
+type Wanted struct {
+	Text string
+	// Modes are permission bits that files have afterwards, by the paths of the text.
+	Modes map[string]uint32
+	// Only are the paths of the text that are meant; none is all of it.
+	Only []string
+	// Digest is "" to compute what would be done. Otherwise the change is made if that is exactly what it does.
+	Digest string
+}
+
+// Done is a change that was computed or made.
+type Done struct {
+	// Digest covers everything that is done, and Diff shows it to a person; it has no colours.
+	Digest, Diff string
+	// Parts are what is done to each file, in the order of Diff.
+	Parts []Part
+	// ID is what undoes a change that was made.
+	ID string
+}
+
+// Part is what is done to one file.
+type Part struct {
+	// Path is what the text calls the file; of a move the old one.
+	Path string
+	// Digest covers what is done to it. Digest of the whole is made of those of the parts: see Prepared.Digest.
+	Digest string
+	// Shown is how many bytes of the diff show it.
+	Shown int
+	// Files are the absolute paths: of a move the old one and the new one. Risks say why it needs a second look.
+	Files, Risks []string
+}
+
+// Do computes a change, or makes it if it is still exactly the one that was computed. dir is that of Apply, which is needed to
+// make one. An error may come with the id of a change that was made all the same.
+func Do(ctx context.Context, dir string, in Roots, w Wanted) (out Done, err error) {
+	parsed, err := Parse([]byte(w.Text))
+	if err != nil {
+		return out, err
+	}
+	in.Modes = make(map[string]fs.FileMode, len(w.Modes))
+	for name, bits := range w.Modes {
+		in.Modes[name] = fs.FileMode(bits).Perm()
+	}
+	ready, err := Read(ctx, in, parsed)
+	if err == nil && len(w.Only) > 0 {
+		ready, err = ready.Only(w.Only...)
+	}
+	if err != nil {
+		return out, err
+	}
+	for _, f := range ready.Files() { // what undoes changes is not changed by one
+		if isIn(dir, f.Place) || isIn(dir, f.ToPlace) {
+			return out, fmt.Errorf("cannot change %s: it is where changes to files are kept", f.Path)
+		}
+	}
+	out.Digest = ready.Digest()
+	if w.Digest == "" {
+		if out.Diff, out.Parts = ready.parts(); len(out.Diff) > maxDiff {
+			return Done{}, fmt.Errorf("cannot show the change: it takes %d bytes, and at most %d are shown to a person; change less "+
+				"at once", len(out.Diff), maxDiff)
+		}
+		return out, nil
+	}
+	if out.Digest != w.Digest {
+		return out, fmt.Errorf("cannot change the files: one of them has changed since the plan was shown; propose it anew")
+	}
+	out.ID, err = ready.Apply(ctx, dir)
+	if err != nil && out.ID != "" { // the files are changed, and the cleaning up has failed
+		if _, rerr := Recover(ctx, dir); rerr == nil {
+			err = nil
+		}
+	}
+	return out, err
+}
+
+// isIn reports whether a place is in the directory of journals and backups.
+func isIn(dir, place string) bool {
+	rel, err := filepath.Rel(dir, place)
+	return place != "" && err == nil && filepath.IsLocal(rel)
+}
+
+// parts are the diff and what is done to each file.
+func (p *Prepared) parts() (diff string, all []Part) {
+	d := &drawing{}
+	for _, f := range p.files {
+		before := d.b.Len()
+		d.file(f)
+		is := f.file()
+		part := Part{Path: is.Path, Digest: f.digest(), Shown: d.b.Len() - before, Files: []string{is.Place}}
+		if is.ToPlace != "" && is.ToPlace != is.Place {
+			part.Files = append(part.Files, is.ToPlace)
+		}
+		for _, r := range is.Risks {
+			part.Risks = append(part.Risks, is.Path+": "+r)
+		}
+		all = append(all, part)
+	}
+	return d.b.String(), all
+}
