@@ -29,7 +29,7 @@ func (s tasks) RunTask(ctx context.Context, req *request[carrelv1.RunTaskRequest
 	}
 	t, err := s.gate.RunTask(ctx, authn.FromContext(ctx), ref, e, workspace.TaskSpec{
 		Protocol: req.Msg.GetProtocol(), Prompt: req.Msg.GetPrompt(), Serve: req.Msg.GetServe(), After: id.Command(req.Msg.GetAfter()),
-		PlanOnly: req.Msg.GetPlanOnly(), Order: order,
+		PlanOnly: req.Msg.GetPlanOnly(), Order: order, FD: int(req.Msg.GetFd()),
 	})
 	if why := ended(ctx); why != nil {
 		err = why

@@ -55,6 +55,7 @@ func TestErrorsOfFlags(t *testing.T) {
 			"ask --llm m --max-failures 99999999999999999999 q",
 			`cannot use max failures "99999999999999999999": give a number of hosts from ` + some,
 		},
+		{"task run --fd 2 demo true", "cannot use --fd 2: give 3 to 63, or leave it out for stdin and stdout"},
 		{"create --frob x", "unknown flag: --frob"},
 		{"create x --memory", "flag needs an argument: --memory"},
 	} {

@@ -23,12 +23,15 @@ import (
 // maxPrompt is how long a prompt may be, in bytes.
 const maxPrompt = 128 << 10
 
+// minFD and maxFD bound the descriptor on which a task's program may speak.
+const minFD, maxFD = 3, 63
+
 func (a *app) taskCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "task",
 		Short: "Give prompts to agents in workspaces, and follow what they report",
 		Long: `A task is a program in a workspace that is given a prompt, reports messages and asks for
-permissions, on its stdin and stdout: by carrel's own protocol, or by ACP with --acp. What it
+permissions, on its stdin and stdout or a descriptor that it is given: by carrel's own protocol, or by ACP with --acp. What it
 asks for is shown by "carrel approvals" and waits there for a person. The answer is told to
 the program, and gives it nothing else.`,
 		Example: `  carrel task run --acp -p "Fix the tests" demo -- opencode acp
@@ -49,6 +52,7 @@ type taskFlags struct {
 	acp, detach   bool
 	prompt, file  string
 	thread        string
+	fd            int32
 	timeout, wait time.Duration
 	output        *format
 }
@@ -66,6 +70,7 @@ The exit code is 0 if the task was completed, and 1 if it failed or was stopped.
 end this command, and the task goes on: "carrel task stop" ends it.`,
 		Example: `  carrel task run -p "Say hello" demo -- ./agent
   carrel task run --acp --timeout 20m -p "Fix the tests" demo -- opencode acp
+  carrel task run --fd 3 -p "Say hello" demo -- ./agent
   carrel task run -d --file prompt.txt demo -- ./agent`,
 		Args:              atLeast("WORKSPACE", "COMMAND"),
 		ValidArgsFunction: onlyFirst(a.completeWorkspaces()),
@@ -73,6 +78,7 @@ end this command, and the task goes on: "carrel task stop" ends it.`,
 	f := c.Flags()
 	f.SetInterspersed(false) // the flags of the command are its own
 	f.BoolVar(&x.acp, "acp", false, "the program is an agent that speaks ACP, the Agent Client Protocol")
+	f.Int32Var(&x.fd, "fd", 0, "the program speaks on this descriptor, 3 to 63 (CARREL_TASK_FD); \"carrel logs\" shows its output")
 	f.StringVarP(&x.prompt, "prompt", "p", "", "what the task is to do (default stdin)")
 	f.StringVar(&x.file, "file", "", "read the prompt from this file")
 	_ = c.MarkFlagFilename("file") // the flag is there
@@ -102,6 +108,9 @@ func (a *app) runTask(c *cobra.Command, ws string, argv []string, x *taskFlags) 
 	if x.timeout < 0 {
 		return usage(c, "cannot use a negative --timeout: give a time such as 20m, or leave it out")
 	}
+	if c.Flags().Changed("fd") && (x.fd < minFD || x.fd > maxFD) {
+		return usage(c, "cannot use --fd %d: give %d to %d, or leave it out for stdin and stdout", x.fd, minFD, maxFD)
+	}
 	if err := cmp.Or(checkWait(c, x.wait), x.check(a, c)); err != nil {
 		return err
 	}
@@ -117,7 +126,7 @@ func (a *app) runTask(c *cobra.Command, ws string, argv []string, x *taskFlags) 
 	if spec.Dir, err = insideDir(c.Context(), client, ws, x.dir); err != nil {
 		return err
 	}
-	req := &carrelv1.RunTaskRequest{Workspace: ws, Prompt: prompt, Command: &carrelv1.Command{
+	req := &carrelv1.RunTaskRequest{Workspace: ws, Prompt: prompt, Fd: x.fd, Command: &carrelv1.Command{
 		Argv: spec.Argv, Env: map[string]string{}, Cwd: spec.Dir, TimeoutMs: x.timeout.Milliseconds(), Source: spec.Source, Thread: x.thread,
 	}}
 	for _, e := range spec.Env {

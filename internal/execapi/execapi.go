@@ -68,6 +68,10 @@ const (
 	DialTimeout = 10 * time.Second
 	// Backlog is how many connections wait at a socket of MethodListen until they are accepted.
 	Backlog = 16
+	// MinSocket and MaxSocket bound the descriptor of ExecParams.Socket: above the streams, and below the least limit of
+	// open files that a workspace can have.
+	MinSocket = 3
+	MaxSocket = 63
 	// DefaultGraceMS is the default time between TERM and KILL.
 	DefaultGraceMS = 2000
 	MaxGraceMS     = 60_000
@@ -160,9 +164,19 @@ type ExecParams struct {
 	Session string `json:"session,omitempty"`
 	// Record writes the output of a session to the file Recording(ID) in the home.
 	Record bool `json:"record,omitempty"`
+	// Socket, if not 0, has an attached command inherit one end of a stream socket as this descriptor, whose number is in
+	// SocketVariable. The other end comes back. Its stdin is /dev/null, and its output is kept up to OutputLimit, as that
+	// of a detached command. MinSocket to MaxSocket.
+	Socket int `json:"socket,omitempty"`
 	// Asked is for the gate. It is not sent to the executor.
 	Asked Asked `json:"-"`
 }
+
+// SocketVariable is the variable of a command's environment with the number of ExecParams.Socket.
+const SocketVariable = "CARREL_TASK_FD"
+
+// Keeps reports whether the executor keeps the command's output after its end.
+func (p *ExecParams) Keeps() bool { return p.Detach || p.Socket != 0 }
 
 // Asked is the context in which a client asks for a command.
 type Asked struct {
@@ -178,7 +192,7 @@ type Asked struct {
 }
 
 // ExecResult answers MethodExec and MethodSpawnTerminal. Its fds are the far
-// ends of Pipe streams in the order stdin, stdout, stderr, or the master side.
+// ends of Pipe streams in the order stdin, stdout, stderr, of Socket, or the master side.
 type ExecResult struct {
 	// PID is the command's pid inside the workspace.
 	PID int `json:"pid"`
@@ -236,7 +250,7 @@ type ResizeParams struct {
 	Client int `json:"client,omitempty"`
 }
 
-// OutputParams asks for a detached command's output (MethodLogs, MethodAttach).
+// OutputParams asks for the output of a command that keeps it (MethodLogs, MethodAttach).
 // The reply carries one fd, the read end of a pipe with the kept output and, with
 // Follow, further output until the command ends. For MethodAttach on a command with
 // a terminal it is a stream socket, on which writing types into the terminal.

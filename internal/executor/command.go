@@ -25,6 +25,7 @@ type command struct {
 	argv     []string
 	peer     *peer
 	detached bool
+	keeps    bool // its output is kept, also after its end: it is detached, or has a socket
 	tty      bool
 	pid      int
 	pidfd    int
@@ -34,7 +35,7 @@ type command struct {
 	master *os.File
 	// stdout and stderr collect captured output; nil where it goes elsewhere.
 	stdout, stderr *capture
-	// buffer keeps a detached command's output, which is read from source.
+	// buffer keeps the output of a command that keeps it, which is read from source.
 	buffer *ring
 	// session is the name of the session that it is, "" for none, and shared its terminal until it ends. The executor's lock
 	// guards both.
@@ -108,7 +109,7 @@ func check(p *execapi.ExecParams, tty bool, fds int) error {
 	if p.TimeoutMS < 0 || p.GraceMS < 0 || p.GraceMS > execapi.MaxGraceMS {
 		return bad("timeout %d ms or grace %d ms is out of range", p.TimeoutMS, p.GraceMS)
 	}
-	if p.OutputLimit < 0 || p.OutputLimit > execapi.MaxOutput || (!p.Detach && p.OutputLimit > execapi.MaxCapture) {
+	if p.OutputLimit < 0 || p.OutputLimit > execapi.MaxOutput || (!p.Keeps() && p.OutputLimit > execapi.MaxCapture) {
 		return bad("output limit %d is out of range", p.OutputLimit)
 	}
 	if len(p.StdinData) > execapi.MaxCapture || (len(p.StdinData) > 0 && p.Stdin != execapi.Capture) {
@@ -127,6 +128,14 @@ func check(p *execapi.ExecParams, tty bool, fds int) error {
 	}
 	if p.Detach && p.Wait {
 		return bad("it cannot be detached and waited for")
+	}
+	if p.Socket != 0 {
+		if p.Socket < execapi.MinSocket || p.Socket > execapi.MaxSocket {
+			return bad("its socket cannot be the descriptor %d; %d to %d are allowed", p.Socket, execapi.MinSocket, execapi.MaxSocket)
+		}
+		if tty || p.Detach || p.Wait || p.Program || p.Stdin != "" || p.Stdout != "" || p.Stderr != "" {
+			return bad("one with a socket is attached, has no terminal and no streams of its own, and is not waited for")
+		}
 	}
 	want := 0
 	if p.Program {
@@ -190,7 +199,7 @@ func (e *Executor) findBegun(name id.Command) (*command, error) {
 	return c, err
 }
 
-// reserve adds c to the table, and removes the oldest ended detached command if that is full.
+// reserve adds c to the table, and removes the oldest ended command whose output is kept if that is full.
 func (e *Executor) reserve(c *command) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -391,7 +400,7 @@ func (c *command) outlast() {
 	c.released = true
 	c.e.groups.give(c.group)
 	c.mu.Unlock()
-	if !c.detached {
+	if !c.keeps {
 		c.e.forget(c)
 	}
 }

@@ -140,7 +140,7 @@ func (c *command) watchStreams(ch *child, in *execapi.ExecParams) {
 	}
 	c.master = ch.master
 	switch {
-	case c.detached:
+	case c.keeps:
 		c.buffer = c.e.kept.newRing(in.OutputLimit)
 		source := ch.near[1]
 		if c.tty {

@@ -190,9 +190,9 @@ func (p *peer) output(in *execapi.OutputParams, attach bool) (any, []*os.File, e
 	if err != nil {
 		return nil, nil, err
 	}
-	if !c.detached {
+	if !c.keeps {
 		return nil, nil, fmt.Errorf("cannot read the output of %s: it goes to the client that started it; "+
-			"only detached commands keep theirs: %w", in.ID, errdefs.ErrFailedPrecondition)
+			"only detached commands and tasks that speak on a descriptor keep theirs: %w", in.ID, errdefs.ErrFailedPrecondition)
 	}
 	out := execapi.OutputResult{TTY: c.tty}
 	var far *os.File

@@ -174,7 +174,7 @@ func (c *command) close(groupEmpty bool) {
 	}
 	if c.status.Stuck > 0 {
 		go c.outlast()
-	} else if !c.detached {
+	} else if !c.keeps {
 		c.e.forget(c)
 	}
 	if !c.detached && c.master != nil {

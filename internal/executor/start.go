@@ -21,13 +21,13 @@ import (
 )
 
 // start starts a command and calls notify at its end. It returns the far ends of the command's
-// pipes in the order stdin, stdout, stderr, or of its terminal. given are descriptors for FD
+// pipes in the order stdin, stdout, stderr, of its socket, or of its terminal. given are descriptors for FD
 // streams; start sets the slots of those that it uses to nil.
 func (e *Executor) start(
 	p *peer, in *execapi.ExecParams, tty bool, given []*os.File, notify func(*command),
 ) (*command, []*os.File, error) {
 	c := &command{
-		e: e, id: in.ID, argv: listable(in.Argv), peer: p, detached: in.Detach, tty: tty, pidfd: -1,
+		e: e, id: in.ID, argv: listable(in.Argv), peer: p, detached: in.Detach, keeps: in.Keeps(), tty: tty, pidfd: -1,
 		started: time.Now(), done: make(chan struct{}),
 	}
 	if len(in.Shown) > 0 {
@@ -107,6 +107,7 @@ type child struct {
 	group    *group
 	stdio    [3]int      // descriptors for the child, -1: /dev/null
 	program  int         // descriptor of the program, -1: path is looked up
+	socket   int         // descriptor of the child's end of its socket, -1: it has none
 	close    []int       // ours, no longer needed after the fork
 	far      []*os.File  // ends of pipes for the client
 	near     [3]*os.File // our ends of captured streams
@@ -123,7 +124,7 @@ func (e *Executor) spawn(c *command, in *execapi.ExecParams, given []*os.File) (
 	ch := &child{
 		argv: in.Argv, env: e.environment(in), dir: in.Cwd, tty: c.tty, attached: !c.detached,
 		uid: e.spec.IDs.Work, oneID: e.spec.OneID(), groups: e.groups, victim: e.victim, newborns: &e.newborns,
-		stdio: [3]int{-1, -1, -1}, program: -1,
+		stdio: [3]int{-1, -1, -1}, program: -1, socket: -1,
 	}
 	if ch.dir == "" {
 		ch.dir = workspace.Home
@@ -193,6 +194,12 @@ func (ch *child) fork(c *command, in *execapi.ExecParams, given []*os.File) erro
 		}
 		files[i] = uintptr(fd)
 	}
+	if ch.socket >= 0 {
+		for len(files) < in.Socket {
+			files = append(files, ^uintptr(0)) // closed
+		}
+		files = append(files, uintptr(ch.socket))
+	}
 	if ch.program >= 0 {
 		files = append(files, uintptr(ch.program))
 		ch.path = fmt.Sprintf("/proc/self/fd/%d", len(files)-1)
@@ -247,7 +254,7 @@ func (ch *child) needsIDs(in *execapi.ExecParams) bool {
 		return false
 	}
 	makes := func(s execapi.Stream) bool { return s == execapi.Pipe || s == execapi.Capture }
-	return !strings.Contains(ch.argv[0], "/") || ch.tty || in.Detach || makes(in.Stdin) || makes(in.Stdout) || makes(in.Stderr)
+	return !strings.Contains(ch.argv[0], "/") || ch.tty || in.Keeps() || makes(in.Stdin) || makes(in.Stdout) || makes(in.Stderr)
 }
 
 // asCommand changes the calling thread's file system ids.
@@ -271,9 +278,12 @@ func (ch *child) prepare(in *execapi.ExecParams, given []*os.File) error {
 	if ch.tty {
 		return ch.openTerminal(in.Rows, in.Cols)
 	}
-	if in.Detach { // one pipe for both streams, so that their order is kept
+	if in.Keeps() { // one pipe for both streams, so that their order is kept
 		err := ch.capture(1)
 		ch.stdio[2] = ch.stdio[1]
+		if err == nil && in.Socket != 0 {
+			err = ch.openSocket()
+		}
 		return err
 	}
 	for i, s := range []execapi.Stream{in.Stdin, in.Stdout, in.Stderr} {
@@ -296,84 +306,6 @@ func (ch *child) prepare(in *execapi.ExecParams, given []*os.File) error {
 		}
 	}
 	return nil
-}
-
-// pipe makes stream i a pipe and returns our end of it. A program that works for carrel gets a
-// socket: nobody can open one anew, as a pipe by /proc/PID/fd.
-func (ch *child) pipe(i int) (ours int, err error) {
-	var p [2]int
-	if ch.trusted != nil {
-		p, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	} else {
-		err = unix.Pipe2(p[:], unix.O_CLOEXEC)
-	}
-	if err != nil {
-		return 0, fmt.Errorf("cannot make a pipe: %w", err)
-	}
-	theirs, ours := p[1], p[0]
-	if i == 0 {
-		theirs, ours = p[0], p[1]
-	}
-	ch.stdio[i] = theirs
-	ch.close = append(ch.close, theirs)
-	return ours, nil
-}
-
-// capture makes stream i a pipe that is read or written here.
-func (ch *child) capture(i int) error {
-	ours, err := ch.pipe(i)
-	if err == nil {
-		unix.SetNonblock(ours, true) // ours alone: the child's end has its own mode
-		ch.near[i] = os.NewFile(uintptr(ours), "capture")
-	}
-	return err
-}
-
-// passed makes stream i the next descriptor that came with the request, if a command may hold
-// such a one.
-func (ch *child) passed(i int, given []*os.File) error {
-	next := slices.IndexFunc(given, func(f *os.File) bool { return f != nil }) // check counted them
-	mode, device, err := ch.adopt(given, next, &ch.stdio[i])
-	if err != nil {
-		return err
-	}
-	kind := "a directory"
-	switch mode {
-	case unix.S_IFIFO, unix.S_IFREG, unix.S_IFSOCK:
-		return nil
-	case unix.S_IFCHR:
-		if device == unix.Mkdev(1, 3) { // /dev/null
-			return nil
-		}
-		// A terminal of the host would let the command read what is typed there.
-		kind = "a device"
-	case unix.S_IFBLK:
-		kind = "a block device"
-	}
-	return fmt.Errorf("cannot use a passed descriptor: it is %s; pass a pipe, a file or a socket: %w", kind, errdefs.ErrInvalidArgument)
-}
-
-// adopt takes a descriptor that came with the request, stores it in to, and returns the kind of
-// file that it is, and its device number.
-func (ch *child) adopt(given []*os.File, i int, to *int) (mode uint32, device uint64, err error) {
-	f := given[i]
-	given[i] = nil
-	defer f.Close()
-	rc, err := f.SyscallConn()
-	if err != nil {
-		return 0, 0, err
-	}
-	var st unix.Stat_t
-	cerr := rc.Control(func(fd uintptr) {
-		if err = unix.Fstat(int(fd), &st); err == nil {
-			*to, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3)
-		}
-	})
-	if err = errors.Join(cerr, err); err != nil {
-		return 0, 0, fmt.Errorf("cannot use a passed descriptor: %w", err)
-	}
-	ch.close = append(ch.close, *to)
-	return st.Mode & unix.S_IFMT, st.Rdev, nil
 }
 
 // lookup finds the program as execvp does, with the command's rights.
@@ -457,7 +389,7 @@ func (e *Executor) environment(in *execapi.ExecParams) []string {
 		"HOME=" + home, "USER=" + e.spec.User, "LOGNAME=" + e.spec.User, "SHELL=" + e.spec.Shell,
 		"LANG=C.UTF-8", "PWD=" + dir, "XDG_RUNTIME_DIR=/run/user/" + uid, "CARREL_WORKSPACE=" + string(e.spec.Name),
 	}
-	if len(in.Env) == 0 && in.Session == "" {
+	if len(in.Env) == 0 && in.Session == "" && in.Socket == 0 {
 		return base[:]
 	}
 	all := base[:]
@@ -470,7 +402,12 @@ func (e *Executor) environment(in *execapi.ExecParams) []string {
 			env = append(env, b)
 		}
 	}
-	return append(env, in.Env...)
+	env = append(env, in.Env...)
+	if in.Socket != 0 { // the number that holds, whatever the request says
+		env = slices.DeleteFunc(env, func(v string) bool { return strings.HasPrefix(v, execapi.SocketVariable+"=") })
+		env = append(env, execapi.SocketVariable+"="+strconv.Itoa(in.Socket))
+	}
+	return env
 }
 
 func defines(env []string, name string) bool {

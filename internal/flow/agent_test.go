@@ -9,12 +9,15 @@ import (
 	"os"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/carrel-dev/carrel/internal/execapi"
 )
 
-// agentDouble is the program of a task: a function of a test, on real pipes. It reads from in and writes to out and errs.
+// agentDouble is the program of a task: a function of a test, on real pipes, or on a socket. It reads from in and writes to out and errs.
 type agentDouble struct {
 	in        *bufio.Scanner
+	fd        int // of its socket, 0 for pipes
 	out, errs *os.File
 	stdin     *os.File
 	far       []*os.File
@@ -24,10 +27,22 @@ type agentDouble struct {
 	err       error
 }
 
-func startAgent(run func(*agentDouble) int) (*agentDouble, error) {
-	a := &agentDouble{done: make(chan struct{})}
+func startAgent(run func(*agentDouble) int, fd int) (*agentDouble, error) {
+	a := &agentDouble{fd: fd, done: make(chan struct{})}
 	var near [3]*os.File
+	if fd != 0 {
+		p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return nil, err
+		}
+		f := os.NewFile(uintptr(p[0]), "socket")
+		near = [3]*os.File{f, f, f}
+		a.far = []*os.File{os.NewFile(uintptr(p[1]), "socket")}
+	}
 	for i := range near {
+		if fd != 0 {
+			break
+		}
 		r, w, err := os.Pipe()
 		if err != nil {
 			return nil, err

@@ -63,7 +63,7 @@ func (d *runtimeDouble) Spawn(_ context.Context, permitted permit.Permit, p exec
 	agent := d.agent
 	d.mu.Unlock()
 	if agent != nil {
-		a, err := startAgent(agent)
+		a, err := startAgent(agent, p.Socket)
 		if err == nil {
 			d.mu.Lock()
 			defer d.mu.Unlock()

@@ -14,12 +14,14 @@ type Task struct {
 	// PromptDigest is the hex SHA-256 of the prompt, of which there are PromptBytes.
 	PromptDigest string `json:"prompt_digest,omitempty"`
 	PromptBytes  int    `json:"prompt_bytes,omitempty"`
+	// FD is the descriptor on which its program speaks; 0 is its stdin and stdout.
+	FD int `json:"fd,omitempty"`
 }
 
 // NewTask returns the operation that runs a task.
-func NewTask(protocol, prompt string) Task {
+func NewTask(protocol, prompt string, fd int) Task {
 	sum := sha256.Sum256([]byte(prompt))
-	return Task{protocol, hex.EncodeToString(sum[:]), len(prompt)}
+	return Task{protocol, hex.EncodeToString(sum[:]), len(prompt), fd}
 }
 
 // Op implements Operation.

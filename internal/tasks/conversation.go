@@ -2,7 +2,6 @@ package tasks
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
@@ -86,7 +87,7 @@ type conversation struct {
 	limit Patience
 	in    *os.File // its stdin
 	out   *os.File
-	err   *os.File
+	err   *os.File // nil for one that speaks on a descriptor: then in and out are one socket
 	speak dialect
 	// tools is the command that reaches the tools of the task, nil if it has none, and cutTools ends them.
 	tools    []string
@@ -140,9 +141,12 @@ func (t *Tasks) open(r *operation.Request, task workspace.Task, proc runtime.Pro
 	c := &conversation{
 		tasks: t, by: r.By, trace: r.Trace, task: task, after: spec.After, planOnly: spec.PlanOnly, order: spec.Order,
 		proc: proc, wait: wait, limit: t.cfg.Patience,
-		in: f[0], out: f[1], err: f[2],
+		in: f[0], out: f[0],
 		quiet: make(chan struct{}), kept: make(chan struct{}), ready: make(chan struct{}), told: make(chan struct{}),
 		open: map[string]bool{}, keys: map[string]bool{},
+	}
+	if len(f) > 1 {
+		c.out, c.err = f[1], f[2]
 	}
 	if spec.Serve && task.Protocol == Agent {
 		c.about = make(chan struct{})
@@ -206,7 +210,7 @@ func (c *conversation) run(prompt string) {
 	}
 	c.keep()
 	// Nothing more is read: what it does after the end of its task is its own.
-	_ = c.in.Close()
+	c.closeInput()
 	within(exited, c.limit.Leave)
 	_ = c.proc.Close()
 	_ = c.err.SetReadDeadline(time.Unix(1, 0))
@@ -248,6 +252,9 @@ func (c *conversation) why(err error, status *execapi.Status, gone error) (works
 	default:
 		reason = fmt.Sprintf("%s: it exited with %d before it said how its task ended", workspace.TaskUnexpected, status.Code)
 	}
+	if c.err == nil && gone == nil {
+		reason += fmt.Sprintf("; \"carrel logs %s %s\" shows its output", c.task.Workspace, c.task.ID)
+	}
 	if said != "" {
 		reason += fmt.Sprintf("; the end of its stderr: %.512q", c.tasks.cfg.Redact.Text(said))
 	}
@@ -274,6 +281,8 @@ func (c *conversation) talk(prompt string) error {
 		case c.ending() != nil:
 			return nil
 		case errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, os.ErrClosed):
+			return nil
+		case errors.Is(err, unix.ECONNRESET): // so ends a socket of a program that has not read all that it was sent
 			return nil
 		case errors.Is(err, linerpc.ErrHalf):
 			return fmt.Errorf("%s: its output ended in the middle of a line", workspace.TaskUnexpected)
@@ -380,63 +389,6 @@ func (c *conversation) outcome() (any, error) {
 		return data, errors.New(e.reason)
 	}
 	return data, nil
-}
-
-// errPipe is that the program has closed its stdin, and errFull that it does not read it.
-var (
-	errPipe = errors.New("it has closed its stdin")
-	errFull = errors.New("it does not read its stdin")
-)
-
-// send sends a message. A program that does not read it within its time ends the task.
-func (c *conversation) send(m linerpc.Message) error {
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	_ = c.in.SetWriteDeadline(time.Now().Add(c.limit.Read))
-	err := linerpc.Write(c.in, m)
-	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return errFull
-	case err != nil:
-		return errPipe
-	}
-	return nil
-}
-
-// call sends a request, or a notification if number is 0.
-func (c *conversation) call(number int, method string, params any) error {
-	b, err := json.Marshal(params)
-	if err != nil {
-		return err
-	}
-	m := linerpc.Message{Method: method, Params: b}
-	if number > 0 {
-		m.ID = fmt.Appendf(nil, "%d", number)
-	}
-	return c.send(m)
-}
-
-// answer answers a request with a result. What was reported before is stored by then.
-func (c *conversation) answer(to linerpc.Message, result any) error {
-	if to.ID == nil {
-		return nil
-	}
-	if err := c.flush(); err != nil {
-		return err
-	}
-	b, err := json.Marshal(result)
-	if err != nil {
-		return err
-	}
-	return c.send(linerpc.Message{ID: to.ID, Result: b})
-}
-
-// refuse answers a request with an error.
-func (c *conversation) refuse(to linerpc.Message, code int, format string, args ...any) error {
-	if to.ID == nil {
-		return nil
-	}
-	return c.send(linerpc.Message{ID: to.ID, Error: &linerpc.Error{Code: code, Message: fmt.Sprintf(format, args...)}})
 }
 
 // ask has a person asked, and answers the request beside what else is said.

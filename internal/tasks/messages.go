@@ -81,7 +81,7 @@ func (c *conversation) flush() error {
 // drainErrors keeps the end of stderr.
 func (c *conversation) drainErrors() {
 	buf := make([]byte, 4<<10)
-	for {
+	for c.err != nil {
 		n, err := c.err.Read(buf)
 		c.mu.Lock()
 		c.stderr = append(c.stderr, buf[:n]...)

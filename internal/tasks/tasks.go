@@ -131,10 +131,13 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 	case len(prompt) > MaxPrompt:
 		return task, fmt.Errorf("cannot run a task with a prompt of %d bytes: at most %d are allowed; put the rest into a file inside: %w",
 			len(prompt), MaxPrompt, errdefs.ErrInvalidArgument)
+	case spec.FD != 0 && (spec.FD < execapi.MinSocket || spec.FD > execapi.MaxSocket):
+		return task, fmt.Errorf("cannot run a task on the descriptor %d: %d to %d can be given; 0 is stdin and stdout: %w",
+			spec.FD, execapi.MinSocket, execapi.MaxSocket, errdefs.ErrInvalidArgument)
 	case prompt == "" || !utf8.ValidString(prompt):
 		return task, fmt.Errorf("cannot run a task: its prompt is empty or no UTF-8; give it a text: %w", errdefs.ErrInvalidArgument)
 	}
-	authorised, err := t.cfg.Lifecycle.Authorise(ctx, p, ref, operation.NewTask(protocol, prompt))
+	authorised, err := t.cfg.Lifecycle.Authorise(ctx, p, ref, operation.NewTask(protocol, prompt, spec.FD))
 	if err != nil {
 		return task, err
 	}
@@ -167,6 +170,7 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 	var c *conversation
 	err = a.Do(ctx, func(ctx context.Context, pm permit.Permit) (any, error) {
 		e.Asked.Trace = a.Request().Trace
+		e.Socket = spec.FD
 		cmd, proc, err := t.spawn(ctx, p, ref, e)
 		if err != nil {
 			return nil, err
@@ -204,13 +208,16 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 
 // spawn starts the command of a task.
 func (t *Tasks) spawn(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams) (id.Command, runtime.Process, error) {
-	e.Stdin, e.Stdout, e.Stderr = execapi.Pipe, execapi.Pipe, execapi.Pipe
+	streams := 1
+	if e.Socket == 0 {
+		streams, e.Stdin, e.Stdout, e.Stderr = 3, execapi.Pipe, execapi.Pipe, execapi.Pipe
+	}
 	cmd, proc, err := t.cfg.Commands.Spawn(ctx, p, ref, e, false)
 	if err != nil {
 		return "", nil, err
 	}
 	files := proc.Files()
-	if err = pollfd.OpenAll(files); err == nil && len(files) != 3 {
+	if err = pollfd.OpenAll(files); err == nil && len(files) != streams {
 		err = fmt.Errorf("cannot use the streams of %s: there are %d: %w", cmd, len(files), errdefs.ErrInternal)
 	}
 	if err != nil {

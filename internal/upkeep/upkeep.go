@@ -352,7 +352,7 @@ func (u *Upkeep) busy(ctx context.Context, w workspace.Workspace, now time.Time)
 		return false, nil
 	}
 	for _, c := range list {
-		if c.Status == nil || c.Detached && now.Sub(time.Unix(0, c.Status.EndedNS)) < keepOutput {
+		if c.Status == nil || now.Sub(time.Unix(0, c.Status.EndedNS)) < keepOutput {
 			return true, err
 		}
 	}

@@ -48,6 +48,8 @@ type TaskSpec struct {
 	PlanOnly bool
 	// Order is how steps of an agent's plans reach several hosts.
 	Order fanout.Order
+	// FD is the descriptor on which the program speaks; 0 is its stdin and stdout.
+	FD int
 	// Serve: whoever runs it is about to serve its steps on hosts.
 	Serve bool
 }

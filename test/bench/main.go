@@ -50,6 +50,7 @@ var figures = []struct {
 	{"exec", (*bench).exec, false},
 	{"exec8", (*bench).exec8, false},
 	{"sdks", (*bench).sdks, false},
+	{"clients", (*bench).clients, true},
 	{"cli", (*bench).cli, false},
 	{"ping", (*bench).ping, false},
 	{"stream", (*bench).stream, false},

@@ -175,6 +175,41 @@ func TestTasksOfADaemonThatIsKilled(t *testing.T) {
 	h.carrel(t, "audit", "verify")
 }
 
+// A task whose program speaks on a descriptor: what it prints is ordinary output, which is kept; it has no other descriptor; and
+// one that crashes has failed its task.
+func TestTasksOnADescriptor(t *testing.T) {
+	needRoot(t)
+	t.Parallel()
+	d := shared.desk(t)
+	run := func(script string) result {
+		return d.h.try(nil, "", "task", "run", "--fd", "3", "-p", "say hello", d.Key, "--", "/usr/bin/perl", "-e",
+			`$| = 1; open S, "+<&=$ENV{CARREL_TASK_FD}" or die; sub say { syswrite S, "$_[0]\n" } `+script)
+	}
+	r := run(`$_ = <S>; /execute_prompt.*say hello/ or exit 9; print "no message\n"; print STDERR "nor this\n";
+		say join '', '{"jsonrpc":"2.0","method":"report_message","params":{"open":"',
+			(map { readlink "/proc/self/fd/$_" ? "$_ " : "" } 0..99), '"}}';
+		say '{"jsonrpc":"2.0","id":1,"result":{"text":"done"}}'`)
+	want := "1 prompt {\"text\":\"say hello\"}\n2 message {\"open\":\"0 1 2 3 \"}\n3 completion {\"text\":\"done\"}\n"
+	if r.code != 0 || r.out != want {
+		t.Fatalf("%+v", r)
+	}
+	id := strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(r.err), "carrel: this is task "))
+	until(t, "its output", func() bool { return d.h.carrel(t, "logs", d.Key, id) == "no message\nnor this\n" })
+	for script, reason := range map[string]string{
+		`print "why\n"; kill 9, $$`: "Executor terminated unexpectedly: it was ended by signal 9; \"carrel logs ",
+		`close S; exit 7`:           "Executor terminated unexpectedly: it exited with 7",
+		`<S>; say "hello"; sleep`:   "no message of JSON-RPC",
+	} {
+		if r := run(script); r.code != 1 || !strings.Contains(r.err, reason) {
+			t.Errorf("%s: %+v", script, r)
+		}
+	}
+	if r := d.h.try(nil, "", "task", "run", "--fd", "64", "-p", "x", d.Key, "--", "true"); r.code != 125 {
+		t.Errorf("--fd 64: %+v", r)
+	}
+	d.well(t)
+}
+
 // Another user reaches a task by no method, and does not learn whether there is one.
 func TestTasksOfAnotherUser(t *testing.T) {
 	needRoot(t)

@@ -24,6 +24,21 @@ func ownTasks(t *testing.T, u *user) {
 	if r := run(`exit 4`); r.code != 1 || !strings.Contains(r.err, "Executor terminated unexpectedly: it exited with 4") {
 		t.Errorf("%+v", r)
 	}
+	onFD := func(script string) result {
+		t.Helper()
+		return u.carrel("task", "run", "--fd", "3", "-p", "say hello", "one", "--", "sh", "-c", script)
+	}
+	r = onFD(`read -r prompt <&3; echo printed; echo '{"jsonrpc":"2.0","method":"report_completion","params":{"fd":'$CARREL_TASK_FD'}}' >&3`)
+	if r.code != 0 || !strings.Contains(r.out, "2 completion {\"fd\":3}\n") {
+		t.Errorf("on a descriptor: %+v", r)
+	}
+	id := strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(r.err), "carrel: this is task "))
+	if out := u.must("logs", "-f", "one", id); strings.TrimSpace(out) != "printed" {
+		t.Errorf("it printed %q", out)
+	}
+	if r := onFD(`kill -9 $$`); r.code != 1 || !strings.Contains(r.err, "Executor terminated unexpectedly: it was ended by signal 9") {
+		t.Errorf("on a descriptor: %+v", r)
+	}
 	if out := u.must("task", "ls", "one"); !strings.Contains(out, "completed") || !strings.Contains(out, "failed") {
 		t.Errorf("listed are\n%s", out)
 	}

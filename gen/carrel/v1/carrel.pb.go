@@ -8558,7 +8558,7 @@ func (x *TaskMessage) GetBody() []byte {
 type RunTaskRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
-	// Its stdin and stdout speak the protocol.
+	// Its stdin and stdout speak the protocol, or fd does.
 	Command *Command `protobuf:"bytes,2,opt,name=command,proto3" json:"command,omitempty"`
 	// carrel, acp or agent; empty is carrel.
 	Protocol string `protobuf:"bytes,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
@@ -8571,7 +8571,10 @@ type RunTaskRequest struct {
 	// An agent's plans are judged and shown, and not carried out.
 	PlanOnly bool `protobuf:"varint,7,opt,name=plan_only,json=planOnly,proto3" json:"plan_only,omitempty"`
 	// How the steps of an agent's plans reach several hosts.
-	FanOut        *FanOut `protobuf:"bytes,8,opt,name=fan_out,json=fanOut,proto3" json:"fan_out,omitempty"`
+	FanOut *FanOut `protobuf:"bytes,8,opt,name=fan_out,json=fanOut,proto3" json:"fan_out,omitempty"`
+	// The program speaks on a socket that it inherits as this descriptor, 3 to 63, whose number is in its variable CARREL_TASK_FD.
+	// Its stdin is empty, and its output is kept as that of a detached command (Logs). 0: it speaks on its stdin and stdout.
+	Fd            int32 `protobuf:"varint,9,opt,name=fd,proto3" json:"fd,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8660,6 +8663,13 @@ func (x *RunTaskRequest) GetFanOut() *FanOut {
 		return x.FanOut
 	}
 	return nil
+}
+
+func (x *RunTaskRequest) GetFd() int32 {
+	if x != nil {
+		return x.Fd
+	}
+	return 0
 }
 
 // FanOut is how one step reaches several hosts: the first of them alone, and then the others in batches.
@@ -15220,7 +15230,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x17\n" +
 	"\aunix_ms\x18\x02 \x01(\x03R\x06unixMs\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04body\x18\x04 \x01(\fR\x04body\"\x85\x02\n" +
+	"\x04body\x18\x04 \x01(\fR\x04body\"\x95\x02\n" +
 	"\x0eRunTaskRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12,\n" +
 	"\acommand\x18\x02 \x01(\v2\x12.carrel.v1.CommandR\acommand\x12\x1a\n" +
@@ -15229,7 +15239,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05serve\x18\x05 \x01(\bR\x05serve\x12\x14\n" +
 	"\x05after\x18\x06 \x01(\tR\x05after\x12\x1b\n" +
 	"\tplan_only\x18\a \x01(\bR\bplanOnly\x12*\n" +
-	"\afan_out\x18\b \x01(\v2\x11.carrel.v1.FanOutR\x06fanOut\"v\n" +
+	"\afan_out\x18\b \x01(\v2\x11.carrel.v1.FanOutR\x06fanOut\x12\x0e\n" +
+	"\x02fd\x18\t \x01(\x05R\x02fd\"v\n" +
 	"\x06FanOut\x12\x14\n" +
 	"\x05forks\x18\x01 \x01(\x05R\x05forks\x12\x16\n" +
 	"\x06serial\x18\x02 \x01(\tR\x06serial\x12!\n" +

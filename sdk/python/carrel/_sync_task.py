@@ -29,7 +29,7 @@ class Tasks:
         return Task(self._workspace, task_id)
 
     def run(
-        self, argv: Sequence[str], prompt: str, *, protocol: str = "", after: str = "", plan_only: bool = False, cwd: str = "",
+        self, argv: Sequence[str], prompt: str, *, protocol: str = "", after: str = "", plan_only: bool = False, fd: int = 0, cwd: str = "",
         env: Mapping[str, str] | None = None, timeout: float | None = None, grace: float | None = None, source: str = "", thread: str = "",
         approval_wait: float | None = None,
     ) -> Task:  # fmt: skip
@@ -37,11 +37,12 @@ class Tasks:
 
         protocol is carrel, acp or agent; empty is carrel. It is sent once and never again: after ConnectionLost look at list.
         timeout is how long the task may take, an hour unless told otherwise, and approval_wait how long a person may take to
-        answer what it asks. Its permissions wait as approvals of the kind task.permission.
+        answer what it asks. Its permissions wait as approvals of the kind task.permission. With fd the program speaks on a socket
+        that it inherits as this descriptor (CARREL_TASK_FD), and its output is kept: workspace.logs.
         """
         r = m.RunTaskRequest(
             workspace=self._workspace.ref, command=command_of(argv, cwd, env, timeout, grace, source, thread, approval_wait),
-            protocol=protocol, prompt=prompt, after=after, plan_only=plan_only,
+            protocol=protocol, prompt=prompt, after=after, plan_only=plan_only, fd=fd,
         )  # fmt: skip
         a = self._workspace._client.call(m.TaskService.RunTask, r, timeout=0)
         return Task(self._workspace, a.task.id if a.task else "", a.task)

@@ -1918,7 +1918,7 @@ class TaskMessage(Message):
 @dataclass(kw_only=True)
 class RunTaskRequest(Message):
     workspace: str = ""
-    # Its stdin and stdout speak the protocol.
+    # Its stdin and stdout speak the protocol, or fd does.
     command: Command | None = None
     # carrel, acp or agent; empty is carrel.
     protocol: str = ""
@@ -1932,6 +1932,9 @@ class RunTaskRequest(Message):
     plan_only: bool = False
     # How the steps of an agent's plans reach several hosts.
     fan_out: FanOut | None = None
+    # The program speaks on a socket that it inherits as this descriptor, 3 to 63, whose number is in its variable CARREL_TASK_FD.
+    # Its stdin is empty, and its output is kept as that of a detached command (Logs). 0: it speaks on its stdin and stdout.
+    fd: int = 0
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("workspace", "workspace", "string", "one", None),
         Field("command", "command", "message", "opt", "Command"),
@@ -1941,6 +1944,7 @@ class RunTaskRequest(Message):
         Field("after", "after", "string", "one", None),
         Field("plan_only", "planOnly", "bool", "one", None),
         Field("fan_out", "fanOut", "message", "opt", "FanOut"),
+        Field("fd", "fd", "int32", "one", None),
     )
 
 
@@ -3250,7 +3254,7 @@ class CommandService:
     # Explain says how a command would be judged, by the rules in force, and runs nothing.
     Explain: Final[Method[ExplainRequest, ExplainResponse]] = Method("CommandService/Explain", ExplainRequest, ExplainResponse, "unary", True)
 
-    # Logs returns what is kept of a detached command's output and, with follow,
+    # Logs returns what is kept of the output of a detached command, or of a task with a descriptor, and, with follow,
     # what comes until it ends.
     Logs: Final[Method[LogsRequest, LogsResponse]] = Method("CommandService/Logs", LogsRequest, LogsResponse, "server", False)
 

@@ -19,6 +19,7 @@ from ._sync_helpers import CLIENT, Cutter, begin, gather, prepared, until
 
 SAY = """say() { echo '{"jsonrpc":"2.0","method":"'"$1"'","params":'"$2"'}'; }; read -r prompt; """
 WORKS = SAY + """say report_message '{"text":"hello '$WHO'"}'; say report_message '{"n":2}'; say report_completion '{}'"""
+ON_FD = """read -r prompt <&5; echo '{"jsonrpc":"2.0","method":"report_completion","params":{"reason":"on '$CARREL_TASK_FD'"}}' >&5"""
 WAITS = SAY + "say report_message '{}'; read -r stop; exit 0"
 MANY = SAY + """for i in $(seq 40); do say report_message '{"text":"number '$i'"}'; done; say report_completion '{}'"""
 ASKS = SAY + """echo '{"jsonrpc":"2.0","id":1,"method":"request_permission","params":{"title":"build","command":["make","all"]}}'
@@ -320,6 +321,8 @@ class Suite(unittest.TestCase):
         self.assertEqual([a.message.number for a in t.follow(after=2) if a.message], [3, 4])
         self.assertEqual((self.ws.tasks(t.id).wait()).state, "completed")
         self.assertEqual([x.id for x in self.ws.tasks.list()], [t.id])
+        on_fd = (self.ws.tasks.run(["sh", "-c", ON_FD], "speak", fd=5)).wait()
+        self.assertEqual((on_fd.state, on_fd.reason), ("completed", "on 5"))
         failed = (self.ws.tasks.run(["sh", "-c", "exit 4"], "fail")).wait()
         self.assertEqual((failed.state, "exited with 4" in failed.reason), ("failed", True))
 

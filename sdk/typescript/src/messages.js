@@ -718,6 +718,7 @@ export const schema = {
     ['after', 'string', 'one'],
     ['planOnly', 'bool', 'one'],
     ['fanOut', 'message', 'opt', 'FanOut'],
+    ['fd', 'int32', 'one'],
   ],
   FanOut: [
     ['forks', 'int32', 'one'],
@@ -1287,7 +1288,7 @@ export const CommandService = {
    */
   explain: { path: 'CommandService/Explain', request: 'ExplainRequest', response: 'ExplainResponse', streams: 'unary', repeatable: true },
   /**
-   * Logs returns what is kept of a detached command's output and, with follow,
+   * Logs returns what is kept of the output of a detached command, or of a task with a descriptor, and, with follow,
    * what comes until it ends.
    * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').LogsRequest, import('../types/carrel.d.ts').LogsResponse>}
    */

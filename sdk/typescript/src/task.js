@@ -26,13 +26,14 @@ export class Tasks {
    * Starts a task and returns it once the daemon keeps it. It goes on without this client. protocol is carrel, acp or agent; empty
    * is carrel. It is sent once and never again: after ConnectionLost look at list. timeout is how long the task may take, an hour
    * unless told otherwise, and approvalWait how long a person may take to answer what it asks. Its permissions wait as approvals
-   * of the kind task.permission. An aborted signal ends the call, not a task that has begun.
+   * of the kind task.permission. With fd the program speaks on a socket that it inherits as this descriptor (CARREL_TASK_FD), and
+   * its output is kept (logs). An aborted signal ends the call, not a task that has begun.
    * @param {string[]} argv @param {string} prompt
-   * @param {CommandOptions & { protocol?: string, after?: string, planOnly?: boolean }} [o]
+   * @param {CommandOptions & { protocol?: string, after?: string, planOnly?: boolean, fd?: number }} [o]
    */
   async run(argv, prompt, o = {}) {
-    const { protocol = '', after = '', planOnly = false } = o;
-    const r = { workspace: this.workspace.ref, command: commandOf(argv, o), protocol, prompt, after, planOnly };
+    const { protocol = '', after = '', planOnly = false, fd = 0 } = o;
+    const r = { workspace: this.workspace.ref, command: commandOf(argv, o), protocol, prompt, after, planOnly, fd };
     const { task } = await this.workspace.client.call(TaskService.runTask, r, { timeout: 0, signal: o.signal });
     return new Task(this.workspace, task?.id ?? '', task);
   }

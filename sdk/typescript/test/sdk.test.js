@@ -244,6 +244,8 @@ inWorkspace('approvals', async ({ client, ws, t }) => {
 
 const say = `say() { echo '{"jsonrpc":"2.0","method":"'"$1"'","params":'"$2"'}'; }; read -r prompt; `;
 const works = `${say}say report_message '{"text":"hello '$WHO'"}'; say report_message '{"n":2}'; say report_completion '{}'`;
+const onDescriptor =
+  `read -r prompt <&5; echo '{"jsonrpc":"2.0","method":"report_completion","params":{"reason":"on '$CARREL_TASK_FD'"}}' >&5`;
 const json = (m) => JSON.parse(text(m.body));
 
 /** What a generator yields. */
@@ -265,6 +267,8 @@ inWorkspace('tasks', async ({ ws }) => {
   assert.deepEqual((await messages(t.follow({ after: 2 }))).map((x) => x.number), [3, 4]);
   assert.equal((await ws.tasks.of(t.id).wait()).state, 'completed');
   assert.deepEqual((await ws.tasks.list()).map((x) => x.id), [t.id]);
+  const onFd = await (await ws.tasks.run(['sh', '-c', onDescriptor], 'speak', { fd: 5 })).wait();
+  assert.deepEqual([onFd.state, onFd.reason], ['completed', 'on 5']);
   const failed = await (await ws.tasks.run(['sh', '-c', 'exit 4'], 'fail')).wait();
   assert.equal(failed.state, 'failed');
   assert.match(failed.reason, /exited with 4/);

@@ -1563,7 +1563,7 @@ export interface TaskMessage {
 export interface RunTaskRequest {
   workspace: string;
   /**
-   * Its stdin and stdout speak the protocol.
+   * Its stdin and stdout speak the protocol, or fd does.
    */
   command?: Command;
   /**
@@ -1590,6 +1590,11 @@ export interface RunTaskRequest {
    * How the steps of an agent's plans reach several hosts.
    */
   fanOut?: FanOut;
+  /**
+   * The program speaks on a socket that it inherits as this descriptor, 3 to 63, whose number is in its variable CARREL_TASK_FD.
+   * Its stdin is empty, and its output is kept as that of a detached command (Logs). 0: it speaks on its stdin and stdout.
+   */
+  fd: number;
 }
 
 /**

@@ -9,7 +9,8 @@ export class Tasks {
      * Starts a task and returns it once the daemon keeps it. It goes on without this client. protocol is carrel, acp or agent; empty
      * is carrel. It is sent once and never again: after ConnectionLost look at list. timeout is how long the task may take, an hour
      * unless told otherwise, and approvalWait how long a person may take to answer what it asks. Its permissions wait as approvals
-     * of the kind task.permission. An aborted signal ends the call, not a task that has begun.
+     * of the kind task.permission. With fd the program speaks on a socket that it inherits as this descriptor (CARREL_TASK_FD), and
+     * its output is kept (logs). An aborted signal ends the call, not a task that has begun.
      * @param {string[]} argv @param {string} prompt
      * @param {CommandOptions & { protocol?: string, after?: string, planOnly?: boolean }} [o]
      */
@@ -17,6 +18,7 @@ export class Tasks {
         protocol?: string;
         after?: string;
         planOnly?: boolean;
+        fd?: number;
     }): Promise<Task>;
     /** Those that are kept, the newest first. */
     list(): Promise<import("../types/carrel.d.ts").Task[]>;

@@ -41,6 +41,9 @@ const (
 	Echo      = "socket echo"
 	Allowance = "allowance"
 	GoSDK     = "Go SDK"
+	Tmux      = "tmux"
+	Cp        = "cp"
+	TarTar    = "tar | tar"
 
 	Srt    = "srt"
 	Direct = "directly"
@@ -83,22 +86,29 @@ const (
 	SDKTypeScript = "sdks/typescript"
 	Exec8Latency  = "exec8/latency"
 	Exec8Spread   = "exec8/spread"
-	CLI           = "cli"
-	Ping          = "ping"
-	StreamNull    = "stream/null"
-	StreamPipe    = "stream/pipe"
-	StreamAPI     = "stream/api"
-	Start         = "start"
-	StartAPI      = "start/api"
-	MemExecutor   = "memory/executor"
-	MemBusy       = "memory/executor-after-load"
-	MemDaemon     = "memory/daemon"
-	MemSlope      = "memory/daemon-slope"
-	MemBroker     = "memory/broker"
-	MemBwrap      = "memory/bwrap"
-	Audit         = "audit"
-	AuditLatency  = "audit/latency"
-	AuditAlone    = "audit/alone"
+	// What clients do.
+	ClientsKey   = "clients"
+	ClientsWatch = "clients/watch"
+	ClientsIn    = "clients/in"
+	ClientsOut   = "clients/out"
+	ClientsFiles = "clients/files"
+	ClientsMCP   = "clients/mcp"
+	CLI          = "cli"
+	Ping         = "ping"
+	StreamNull   = "stream/null"
+	StreamPipe   = "stream/pipe"
+	StreamAPI    = "stream/api"
+	Start        = "start"
+	StartAPI     = "start/api"
+	MemExecutor  = "memory/executor"
+	MemBusy      = "memory/executor-after-load"
+	MemDaemon    = "memory/daemon"
+	MemSlope     = "memory/daemon-slope"
+	MemBroker    = "memory/broker"
+	MemBwrap     = "memory/bwrap"
+	Audit        = "audit"
+	AuditLatency = "audit/latency"
+	AuditAlone   = "audit/alone"
 	// AuditJournaled is on a file system with a journal, in a file.
 	AuditJournaled = "audit/journaled"
 	Verify         = "verify"
@@ -162,6 +172,13 @@ var Reaches = []Reach{
 	{ID: Exec8, Peer: Fork, Of: Ratio, Least: true, Limit: 0.5},
 	{ID: SDKPython, Peer: GoSDK, Of: More, Limit: 3},
 	{ID: SDKTypeScript, Peer: GoSDK, Of: More, Limit: 3},
+	{ID: ClientsKey, Of: P50, Limit: 0.5},
+	{ID: ClientsKey, Peer: Tmux, Of: Ratio, Limit: 1},
+	{ID: ClientsWatch, Of: P50, Limit: 5},
+	{ID: ClientsIn, Peer: Cp, Of: Ratio, Least: true, Limit: 0.5},
+	{ID: ClientsOut, Peer: Cp, Of: Ratio, Least: true, Limit: 0.5},
+	{ID: ClientsFiles, Peer: TarTar, Of: Ratio, Limit: 1.5},
+	{ID: ClientsMCP, Peer: GoSDK, Of: More, Limit: 3},
 	{ID: CLI, Peer: Bwrap, Of: Ratio, Limit: 1.3},
 	{ID: CLI, Peer: Crun, Of: Ratio, Limit: 1},
 	{ID: CLI, Peer: Runc, Of: Ratio, Limit: 0.5},

@@ -687,7 +687,7 @@ type CommandServiceClient interface {
 	ListCommands(context.Context, *connect.Request[v1.ListCommandsRequest]) (*connect.Response[v1.ListCommandsResponse], error)
 	// Explain says how a command would be judged, by the rules in force, and runs nothing.
 	Explain(context.Context, *connect.Request[v1.ExplainRequest]) (*connect.Response[v1.ExplainResponse], error)
-	// Logs returns what is kept of a detached command's output and, with follow,
+	// Logs returns what is kept of the output of a detached command, or of a task with a descriptor, and, with follow,
 	// what comes until it ends.
 	Logs(context.Context, *connect.Request[v1.LogsRequest]) (*connect.ServerStreamForClient[v1.LogsResponse], error)
 	// Wait returns when a command has ended or, without one, when a workspace does not run.
@@ -882,7 +882,7 @@ type CommandServiceHandler interface {
 	ListCommands(context.Context, *connect.Request[v1.ListCommandsRequest]) (*connect.Response[v1.ListCommandsResponse], error)
 	// Explain says how a command would be judged, by the rules in force, and runs nothing.
 	Explain(context.Context, *connect.Request[v1.ExplainRequest]) (*connect.Response[v1.ExplainResponse], error)
-	// Logs returns what is kept of a detached command's output and, with follow,
+	// Logs returns what is kept of the output of a detached command, or of a task with a descriptor, and, with follow,
 	// what comes until it ends.
 	Logs(context.Context, *connect.Request[v1.LogsRequest], *connect.ServerStream[v1.LogsResponse]) error
 	// Wait returns when a command has ended or, without one, when a workspace does not run.
