@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/commands"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/operation"
@@ -108,6 +109,7 @@ func (t *Turns) begin(ctx context.Context, turn *Turn, s *step, out StepResult) 
 		out.Job, out.Error = "", t.cfg.Redact.Text(err.Error())
 		return out
 	}
+	crashpoint.Here("daemon.plan.job-begun")
 	out.Code = new(int)
 	out.Stdout = fmt.Sprintf("it runs in the background as job %s, for at most %v; its output and end are not part of this turn\n", out.Job,
 		time.Duration(s.exec.TimeoutMS)*time.Millisecond)
