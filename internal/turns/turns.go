@@ -62,7 +62,9 @@ type Config struct {
 	Redact *redact.Redactor
 	// Runbooks are those that an agent is told of. Optional.
 	Runbooks func() []*runbooks.Runbook
-	Log      *slog.Logger
+	// Limits bound what runs on the machine of who asked. The zero value leaves it to their client.
+	Limits runtime.HostLimits
+	Log    *slog.Logger
 }
 
 // Turns carry out plans. Its methods may be called from any goroutine.
