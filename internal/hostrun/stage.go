@@ -130,11 +130,11 @@ func (s *stage) serve() error {
 	if err := writeLine(s.control, word{Findings: &found}); err != nil {
 		return err
 	}
+	s.spare() // while the caller looks from outside
 	var o order
 	if err := readLine(s.orders, &o); err != nil || !o.Go {
 		return err // the caller refused, or is gone
 	}
-	s.spare()
 	pid, err := s.command()
 	if err != nil {
 		return s.fail("command", err)
