@@ -72,7 +72,7 @@ func total() int64 {
 	if unix.Sysinfo(&info) != nil {
 		return 0
 	}
-	return int64(info.Totalram) * int64(info.Unit) //nolint:unconvert // of another size elsewhere
+	return int64(info.Totalram) * int64(info.Unit)
 }
 
 // reserved are the numbers that the kernel gives only once in a process namespace (RESERVED_PIDS, kernel/pid.c).
@@ -268,10 +268,9 @@ func (s *stage) boundFindings() (found []finding) {
 		found = append(found, finding{control, ok, fmt.Sprintf(format, a...)})
 	}
 	var l syscall.Rlimit
-	switch err := syscall.Getrlimit(unix.RLIMIT_DATA, &l); {
-	case s.spec.Memory == 0:
+	if err := syscall.Getrlimit(unix.RLIMIT_DATA, &l); s.spec.Memory == 0 {
 		add("memory", true, "no bound, as it was asked for")
-	default:
+	} else {
 		add("memory", err == nil && l.Max <= uint64(s.spec.Memory), "RLIMIT_DATA %d of each process; together %d, watched", l.Max, s.spec.Memory)
 	}
 	switch err := syscall.Getrlimit(unix.RLIMIT_NPROC, &l); {
@@ -298,7 +297,7 @@ var errExceeded = errors.New("it took more than it may")
 type exceeded struct{ text string }
 
 func (e *exceeded) Error() string        { return e.text }
-func (e *exceeded) Is(target error) bool { return target == errExceeded } //nolint:errorlint // that is what Is is for
+func (e *exceeded) Is(target error) bool { return target == errExceeded }
 func (e *exceeded) Unwrap() error        { return errdefs.ErrResourceExhausted }
 
 // watch ends a command that takes more than it may.

@@ -44,8 +44,8 @@ func newThinking(t *testing.T) *thinking {
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	must(t, err)
 	server := http.Server{Handler: http.HandlerFunc(m.serve), ReadHeaderTimeout: patience}
-	go server.Serve(l)                       //nolint:errcheck // it ends with the test
-	t.Cleanup(func() { _ = server.Close() }) //nolint:errcheck // as above
+	go server.Serve(l)
+	t.Cleanup(func() { _ = server.Close() })
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	must(t, err)
 	egress, config, value := filepath.Join(m.dir, "egress.yaml"), filepath.Join(m.dir, "carreld.yaml"), filepath.Join(m.dir, "value")
