@@ -126,7 +126,7 @@ func (h *hosts) RunOn(ctx context.Context, c runtime.HostCommand) (runtime.HostR
 	m, err := h.ask(ctx, func(number int64) *carrelv1.ServeResponse {
 		return &carrelv1.ServeResponse{Message: &carrelv1.ServeResponse_Step{Step: &carrelv1.AgentStep{
 			Number: number, Target: targetOf(c), Name: c.Name, Argv: c.Argv, ReadOnly: c.ReadOnly, TimeoutMs: c.Timeout.Milliseconds(),
-			MaxOutput: int64(c.MaxOutput), Path: c.Path, Job: string(c.Job),
+			MaxOutput: int64(c.MaxOutput), Path: c.Path, Job: string(c.Job), MaxMemory: c.Limits.Memory, MaxProcesses: int64(c.Limits.Processes),
 		}}}
 	})
 	if err == nil && m.GetResult() == nil {

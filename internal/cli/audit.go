@@ -167,7 +167,8 @@ func (a *app) auditShowCommand() *cobra.Command {
 		Short: help(operation.ReadAudit),
 		Long: `Print records. With -o json each is the line of the log as it stands, hash included. With
 --trace the records of one request are told as what happened, such as a turn of the agent:
-its plans with their verdicts, who approved them, what was run where and how it ended.`,
+its plans with their verdicts, who approved them, what was run where and how it ended, and the
+beginning of the SHA-256 of what each call of a model sent and got; -o json has it whole.`,
 		Example: `  sudo carrel audit show --last 20
   sudo carrel audit show --from 100 -o json | jq .action
   sudo carrel audit show --workspace demo --type denial --since 24h

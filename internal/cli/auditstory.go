@@ -70,6 +70,16 @@ type storyRecord struct {
 			Tokens   int64               `json:"tokens"`
 			Refused  int64               `json:"refused"`
 			Models   map[string]struct{} `json:"models"`
+			Calls    []struct {
+				Model     string `json:"model"`
+				Sent      string `json:"sent"`
+				SentBytes int64  `json:"sent_bytes"`
+				Came      string `json:"came"`
+				CameBytes int64  `json:"came_bytes"`
+				Status    int    `json:"status"`
+				Whole     bool   `json:"whole"`
+			} `json:"calls"`
+			NotListed int64 `json:"calls_not_listed"`
 		} `json:"models"`
 	} `json:"data"`
 }
@@ -115,6 +125,7 @@ func (s *story) text() string {
 				s.plans[r.Action.Number] = true
 				s.steps(&b, r)
 			}
+			s.calls(&b, r)
 		}
 	}
 	return b.String()
@@ -131,6 +142,27 @@ func (s *story) steps(b *strings.Builder, r *storyRecord) {
 			word += ", in the background"
 		}
 		fmt.Fprintf(b, "%13s%d. %s: %s  [%s]\n", "", i+1, printable(x.Target), printable(cut(x.Command, 120)), word)
+	}
+}
+
+// calls shows what was sent to models and what came, by the beginning of each digest.
+func (s *story) calls(b *strings.Builder, r *storyRecord) {
+	for _, m := range r.Data.Models {
+		for i, c := range m.Calls {
+			text := fmt.Sprintf("sent %d bytes %.12s", c.SentBytes, c.Sent)
+			switch {
+			case c.Came == "":
+				text += ", nothing came"
+			case !c.Whole:
+				text += fmt.Sprintf(", %d: came %d bytes %.12s, not to its end", c.Status, c.CameBytes, c.Came)
+			default:
+				text += fmt.Sprintf(", %d: came %d bytes %.12s", c.Status, c.CameBytes, c.Came)
+			}
+			fmt.Fprintf(b, "%13s%d. %s: %s\n", "", i+1, printable(cmp.Or(c.Model, m.Endpoint)), printable(text))
+		}
+		if m.NotListed > 0 {
+			fmt.Fprintf(b, "%13sand %s that no record lists\n", "", counted(m.NotListed, "call"))
+		}
 	}
 }
 

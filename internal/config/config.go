@@ -102,6 +102,10 @@ type Config struct {
 	RedactFiles []string
 	// SecretsKey is the file of the key that secrets are sealed with, "" for the one in the daemon's directory.
 	SecretsKey string
+	// StepMemory is what the processes of an agent's step on the host may take together, in bytes; 0 is half of the machine's.
+	// StepProcesses is how many there may be; 0 is no bound.
+	StepMemory    int64
+	StepProcesses int
 	// RunbooksDir has the administrator's runbooks.
 	RunbooksDir string
 	// EgressFile has what holds for the network of all workspaces.

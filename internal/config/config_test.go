@@ -47,7 +47,8 @@ func TestDefaults(t *testing.T) {
 		MaxArchivesPerOwner: 100, ArchiveBytesPerOwner: 64 << 30, ArchiveRetention: 4320 * time.Hour,
 		RestoreMaxEntries: 2_000_000, RestoreMaxRatio: 1000, AuditCheckpointEvery: time.Minute, AuditCheckpointRecords: 4096,
 		AuditMaxSize: 256 << 20, StopTimeout: 10 * time.Second, IdleExit: 30 * time.Second, PolicyBuiltin: true, ApprovalWait: 15 * time.Minute,
-		Traces: "file", EgressFile: "/etc/carrel/egress.yaml", RunbooksDir: "/etc/carrel/runbooks", LogLevel: slog.LevelInfo, LogFormat: "text",
+		Traces: "file", EgressFile: "/etc/carrel/egress.yaml", RunbooksDir: "/etc/carrel/runbooks", StepProcesses: 1024,
+		LogLevel: slog.LevelInfo, LogFormat: "text",
 	}
 	if d := cmp.Diff(want, c, cmpopts.IgnoreUnexported(config.Config{})); d != "" {
 		t.Errorf("defaults (-want +got):\n%s", d)
@@ -146,6 +147,8 @@ func TestFileErrors(t *testing.T) {
 		{"policy:\n  include_builtin: yes\n", ":2:20", "true or false"},
 		{"approval:\n  wait: 0s\n", ":2:9", "between 1s and"},
 		{"approval:\n  wait: 200h\n", ":2:9", "between 1s and"},
+		{"steps:\n  memory: 1MiB\n", ":2:11", "0 or at least 256MiB"},
+		{"steps:\n  processes: 5\n", ":2:14", "0 or a number between 64 and 1048576"},
 		{"stop_timeout: 6m\n", ":1:15", "between 0s and 5m"},
 		{strings.Repeat("# long\n", 20_000), "", "longer than"},
 	} {

@@ -25,6 +25,13 @@ const DefaultRuntimeDir = "/run/carrel"
 // path of a Unix socket may have (unix(7)).
 const maxRuntimeDir = 107 - len("/x/") - 31 - len(".sock")
 
+// Bounds of steps, as internal/hostrun has them.
+const (
+	minStepMemory    = 256 << 20
+	minStepProcesses = 64
+	maxStepProcesses = 1 << 20
+)
+
 // maxRedactFiles bounds redact.files.
 const maxRedactFiles = 16
 
@@ -166,6 +173,31 @@ var keys = []Key{
 			return nil
 		},
 		get: func(c *Config) string { return strings.Join(c.RedactFiles, ",") },
+	},
+	{
+		Name: "steps.memory", Default: "0", Usage: "memory of an agent's step on the host, of all its processes together; at least 256MiB, " +
+			"and 0 for half of the machine's",
+		set: func(c *Config, v string) error {
+			n, err := workspace.ParseSize(v)
+			if err == nil && n != 0 && n < minStepMemory {
+				err = errors.New("it must be 0 or at least 256MiB")
+			}
+			c.StepMemory = n
+			return err
+		},
+		get: func(c *Config) string { return formatBytes(c.StepMemory) },
+	},
+	{
+		Name: "steps.processes", Default: "1024", Usage: "processes and threads of such a step at once, 64 to 1048576; 0 for no bound",
+		set: func(c *Config, v string) error {
+			n, err := strconv.Atoi(v)
+			if err != nil || n != 0 && (n < minStepProcesses || n > maxStepProcesses) {
+				return errors.New("it must be 0 or a number between 64 and 1048576")
+			}
+			c.StepProcesses = n
+			return nil
+		},
+		get: func(c *Config) string { return strconv.Itoa(c.StepProcesses) },
 	},
 	text("runbooks.dir", "/etc/carrel/runbooks",
 		"directory of runbooks, *.yaml, for models of \"carrel ask\"; owned by root or the daemon; one that is not there has none",

@@ -49,7 +49,7 @@ func TestSample(t *testing.T) {
 
 // candidates has for each kind of setting a value that is not the default of all of its kind.
 var candidates = []string{
-	"/x", "7", "true", "false", "sudo", "0600", "off", "debug", "json", "userns", "2m", "64MiB", ":7443", "http://127.0.0.1/x",
+	"/x", "7", "true", "false", "sudo", "0600", "off", "debug", "json", "userns", "2m", "512MiB", ":7443", "http://127.0.0.1/x",
 	"https://a.example", "b",
 }
 

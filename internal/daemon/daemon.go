@@ -318,6 +318,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 			}
 			return err
 		},
+		StepLimits:   stepLimits(cfg),
 		ApprovalWait: cfg.ApprovalWait, SeparateApprovals: cfg.SeparateApprovals,
 		Checkpoints: checkpoints, CheckpointEvery: cfg.AuditCheckpointEvery, CheckpointRecords: int64(cfg.AuditCheckpointRecords),
 		RecordBudget:  gate.Budget{Rate: cfg.AuditOwnerRate, Daily: cfg.AuditOwnerDaily},
@@ -472,4 +473,13 @@ func privateDir(dir string) error {
 			dir, fi.Mode(), dir, errdefs.ErrFailedPrecondition)
 	}
 	return nil
+}
+
+// stepLimits bound an agent's steps on the host, as they are told to who runs them.
+func stepLimits(cfg *config.Config) runtime.HostLimits {
+	l := runtime.HostLimits{Memory: cfg.StepMemory, Processes: cfg.StepProcesses}
+	if l.Processes == 0 {
+		l.Processes = -1
+	}
+	return l
 }

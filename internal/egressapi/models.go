@@ -1,5 +1,7 @@
 package egressapi
 
+import "strings"
+
 // Bounds of models.
 const (
 	// MaxModels is how many models a Setup has.
@@ -51,4 +53,25 @@ type Usage struct {
 	CacheWrite  int64  `json:"cache_write,omitempty"`
 	// Unknown: some of it is an estimate.
 	Unknown bool `json:"unknown,omitempty"`
+	// Call is what was sent and what came; nil if nothing was sent, or if there is no body to send.
+	Call *Call `json:"call,omitempty"`
 }
+
+// Call says what went to the host of a model and what came from it, by SHA-256 in hexadecimal.
+type Call struct {
+	Sent      string `json:"sent"`
+	SentBytes int64  `json:"sent_bytes"`
+	// Came is "" if there was no response.
+	Came      string `json:"came,omitempty"`
+	CameBytes int64  `json:"came_bytes,omitempty"`
+	Status    int    `json:"status,omitempty"`
+	// Whole: the response came to its end.
+	Whole bool `json:"whole,omitempty"`
+}
+
+// Valid reports whether a Call has the form that it must have. Who sends one may have been taken over.
+func (c *Call) Valid() bool {
+	return isDigest(c.Sent) && (c.Came == "" || isDigest(c.Came)) && c.SentBytes >= 0 && c.CameBytes >= 0 && c.Status >= 0 && c.Status <= 999
+}
+
+func isDigest(s string) bool { return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == "" }

@@ -110,6 +110,8 @@ type Config struct {
 	Policy func() (*policy.Engine, error)
 	// Runbooks are those that agents are told of. Optional.
 	Runbooks func() []*runbooks.Runbook
+	// StepLimits bound an agent's steps on the machine of who asked.
+	StepLimits runtime.HostLimits
 	// ApprovalWait is how long an operation waits for a person's answer, 0 for the default.
 	ApprovalWait time.Duration
 	// SeparateApprovals: nobody approves what they asked for themselves.
@@ -193,7 +195,7 @@ func New(cfg Config) *Flow {
 		Tools: cfg.Tools, Turn: f.Models.Turn, Patience: cfg.TaskPatience, Log: cfg.Log,
 		Turns: turns.New(turns.Config{
 			Gate: f.gate, Lifecycle: f.Lifecycle, Commands: f.Commands, Files: f.Files, Token: cfg.Store.Token, Redact: cfg.Redact,
-			Runbooks: cfg.Runbooks, Log: cfg.Log,
+			Runbooks: cfg.Runbooks, Limits: cfg.StepLimits, Log: cfg.Log,
 		}),
 	})
 	f.Ports = ports.New(ports.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Idle: cfg.PortIdle, Linger: cfg.PortLinger})

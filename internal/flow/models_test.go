@@ -377,6 +377,57 @@ func TestUsageOfATurn(t *testing.T) {
 	}
 }
 
+// The calls of a turn are listed by their digests under its trace, however many, up to a bound for what costs nothing. Without
+// a turn one record lists what it has room for. No record is too long for the names that programs choose.
+func TestCallsOfATurn(t *testing.T) {
+	h, _, _ := withModels(t, "")
+	w := h.desk(alice, "demo", workspace.ModelBudget{}, "house")
+	digest := strings.Repeat("ab", 32)
+	call := func(i int) {
+		t.Helper()
+		var done func(egressapi.Usage)
+		var err error
+		for done == nil { // no faster than its pace
+			if done, err = h.Reserve(t.Context(), w.Name, "house", fmt.Sprintf("%03d%s", i%100, strings.Repeat("<", 119))); err != nil &&
+				!errdefs.IsUnavailable(err) {
+				t.Fatal(err)
+			}
+		}
+		done(egressapi.Usage{Input: 1, Call: &egressapi.Call{Sent: digest, SentBytes: int64(i), Came: digest, Status: 200, Whole: true}})
+	}
+	for i := range 30 {
+		call(i)
+	}
+	over := h.Turn(w.Name, "trace-1")
+	const turn = 17*24 + 5
+	for i := range turn {
+		call(i)
+	}
+	h.Models.Ended(w.Name)
+	over()
+	listed, unlisted, last := map[id.Trace]int{}, map[id.Trace]int64{}, int64(-1)
+	requests := int64(0)
+	for _, r := range h.usage() {
+		listed[r.Trace] += len(r.used.Calls)
+		unlisted[r.Trace] += r.used.NotListed
+		requests += r.used.Requests
+		for _, c := range r.used.Calls {
+			if c.Sent != digest || c.Came != digest || !c.Whole || !strings.HasSuffix(c.Model, "<<") {
+				t.Fatalf("%+v", c)
+			}
+			if r.Trace != "" {
+				if c.SentBytes != last+1 {
+					t.Fatalf("call %d follows %d", c.SentBytes, last)
+				}
+				last = c.SentBytes
+			}
+		}
+	}
+	if listed[""] != 24 || unlisted[""] != 6 || listed["trace-1"] != 17*24 || unlisted["trace-1"] != 5 || requests != turn+30 {
+		t.Errorf("listed %v, not listed %v, of %d requests", listed, unlisted, requests)
+	}
+}
+
 // Nobody sees what workspaces of others have used.
 func TestWhoSeesModelUsage(t *testing.T) {
 	h, _, _ := withModels(t, "")

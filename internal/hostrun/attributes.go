@@ -24,6 +24,9 @@ func (p *plan) attributes() *syscall.SysProcAttr {
 	// The first of its process namespace, with which all in it ends.
 	a.Pdeathsig = syscall.SIGKILL
 	a.Cloneflags = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC
+	if p.row.alone {
+		a.Cloneflags |= unix.CLONE_NEWNET
+	}
 	// Ids are what they are outside. An ordinary user may map only its own; the kernel shows the files of others as
 	// nobody's then. In a namespace below the host's nobody has a right over the host, root included.
 	a.UidMappings = []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}}

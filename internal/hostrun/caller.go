@@ -95,9 +95,11 @@ func (p *plan) run(ctx context.Context) (res Result, err error) {
 	if res.Controls, err = s.prove(ctx); err != nil {
 		return res, err
 	}
+	ctx, over := context.WithCancelCause(ctx)
+	defer over(nil)
 	timed, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
-	e, err := s.wait(timed, res.Controls)
+	e, err := s.wait(timed, res.Controls, over)
 	if err != nil {
 		return res, err
 	}
@@ -250,16 +252,20 @@ func (s *session) prove(ctx context.Context) ([]workspace.Control, error) {
 }
 
 // wait waits for the command's end, and brings it about when ctx ends.
-func (s *session) wait(ctx context.Context, controls []workspace.Control) (ended, error) {
+// over ends ctx where the command exceeds its bounds.
+func (s *session) wait(ctx context.Context, controls []workspace.Control, over context.CancelCauseFunc) (ended, error) {
 	w, err := s.next(ctx)
 	if w.Began && err == nil {
+		if s.spec.Memory > 0 || s.spec.Processes > 0 {
+			go s.watch(ctx, over)
+		}
 		if s.Began != nil {
 			s.Began(controls)
 		}
 		w, err = s.next(ctx)
 	}
 	if err != nil && ctx.Err() != nil && w.Failed == nil {
-		_ = writeLine(s.control, order{Stop: true}) // if it has ended, it said so
+		_ = writeLine(s.control, order{Stop: true, Now: errors.Is(context.Cause(ctx), errExceeded)}) // if it has ended, it said so
 		late, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), s.Grace+endTime,
 			fmt.Errorf("cannot say how the command ended: its supervisor does not answer, and was ended: %w", errdefs.ErrUnavailable))
 		defer cancel()

@@ -53,6 +53,7 @@ type Command struct {
 	// MaxOutput is how many bytes of each stream are kept; 0 is DefaultOutput.
 	MaxOutput int
 	Profile   Profile
+	Limits    Limits
 	// AllowRoot lets it run as uid 0.
 	AllowRoot bool
 
@@ -139,6 +140,11 @@ func prepare(c Command) (p *plan, err error) {
 	}
 	p.spec = spec{
 		Profile: p.row.name, Argv: c.Argv, Env: env, GraceMS: p.Grace.Milliseconds(), Caller: os.Getpid(), Root: os.Geteuid() == 0,
+	}
+	if p.row.limited {
+		if p.spec.Memory, p.spec.Processes, err = c.Limits.bounds(); err != nil {
+			return nil, err
+		}
 	}
 	return p, p.directory()
 }

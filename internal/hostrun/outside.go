@@ -20,7 +20,11 @@ func outside(pid int, sp *spec, r *row) []finding {
 	add := func(control string, ok bool, format string, a ...any) {
 		found = append(found, finding{control, ok, "outside: " + fmt.Sprintf(format, a...)})
 	}
-	for _, ns := range namespaces {
+	list := namespaces
+	if r.alone {
+		list = append(slices.Clone(list), struct{ file, control string }{"net", "network"})
+	}
+	for _, ns := range list {
 		own, err1 := os.Readlink("/proc/self/ns/" + ns.file)
 		theirs, err2 := os.Readlink(proc + "ns/" + ns.file)
 		add(ns.control, err1 == nil && err2 == nil && own != theirs, "%s, the caller has %s", theirs, own)

@@ -13,9 +13,10 @@ type Profile string
 // The profiles. Each is a row of the table below.
 //
 // Those that hold a command keep it from files, mounts, devices, processes, Unix sockets and settings of the kernel. They
-// do not keep it from reading what its user may read, from the network (what listens on an IP address can be asked to
-// change something), from memory and processor time, or from what reading does: it can take data out of a named pipe,
-// and hold advisory locks and leases on files of its user until it ends.
+// do not keep it from reading what its user may read, or from what reading does: it can take data out of a named pipe,
+// and hold advisory locks and leases on files of its user until it ends. Those that change nothing reach no network;
+// WorkspaceWrite has the caller's. Memory and processes are bounded (see Limits), and processor time is not: what is held
+// runs behind what else the host does.
 const (
 	None                  Profile = "none"
 	ReadOnly              Profile = "read_only"
@@ -33,20 +34,28 @@ type row struct {
 	host bool
 	// writes: it may change its directory.
 	writes bool
-	says   string
+	// noIP: it sees the host's network and can make no IP socket. alone: it has a network of its own, with a loopback.
+	noIP, alone bool
+	// limited: its memory and processes are bounded.
+	limited bool
+	says    string
 }
 
 // rows are the profiles. says is what a person is told before they choose one.
 var rows = []row{
-	{name: None, says: "nothing holds the command; it has no terminal, and what it starts ends with it"},
-	{name: ReadOnly, held: true, says: "it reads what the user may read and changes nothing of this machine but private /tmp and /var/tmp"},
+	{name: None, limited: true, says: "nothing holds the command but bounds; it has no terminal, and what it starts ends with it"},
 	{
-		name: SystemInspect, held: true, host: true,
-		says: "as read_only, and it sees the processes, devices and temporary files of the host; $TMPDIR is its own",
+		name: ReadOnly, held: true, alone: true, limited: true,
+		says: "it reads what the user may read, changes nothing of this machine but private /tmp and /var/tmp, and reaches no network",
 	},
 	{
-		name: WorkspaceWrite, held: true, writes: true,
-		says: "as read_only, and it may change its directory, but not what tells programs of the user to run something there",
+		name: SystemInspect, held: true, host: true, noIP: true, limited: true,
+		says: "as read_only, and it sees the processes, devices, network and temporary files of the host; $TMPDIR is its own",
+	},
+	{
+		name: WorkspaceWrite, held: true, writes: true, limited: true,
+		says: "as read_only, and it may change its directory, but not what tells programs of the user to run something there; it has the " +
+			"caller's network",
 	},
 	{name: PrivilegedPassthrough, says: "nothing holds the command, and nothing is meant to"},
 }
@@ -84,9 +93,25 @@ const (
 	held
 	// said is a control that is reported and not required.
 	said
-	// none is what no profile asks for, reported as off.
-	none
+	// limited is required where a profile holds a command, and watched alone where it does not.
+	limited
+	// unreached is required of profiles that reach no network.
+	unreached
 )
+
+// asks reports whether a profile asks for a control of that need.
+func (r *row) asks(n need) bool {
+	switch n {
+	case held:
+		return r.held
+	case limited:
+		return r.limited
+	case unreached:
+		return r.noIP || r.alone
+	case always, said:
+	}
+	return true
+}
 
 // controls is the control table.
 var controls = []struct {
@@ -113,8 +138,19 @@ var controls = []struct {
 	{"kernel", held, "", "report this with uname -r: a call that changes the machine was answered"},
 	{"devices", held, "", "report this with uname -r: a device could be written or controlled"},
 	{"descriptors", always, "", "report this: a descriptor of the caller's would leak into the command"},
-	{"network", none, "the command has the caller's network: what it may reach by IP it can ask to change something", ""},
-	{"resources", none, "memory and processor are not limited; its time is", ""},
+	{
+		"network", unreached, "the command has the caller's network: what it may reach by IP it can ask to change something",
+		"sysctl -w user.max_net_namespaces=15000, and report this with uname -r if it is not that",
+	},
+	{
+		"memory", limited, "watched: a command whose processes take more together is ended",
+		"set less than the machine has (steps.memory), and report this with uname -r if it is not that",
+	},
+	{
+		"process-count", limited, "watched: a command that has more is ended",
+		"use Linux 5.14 or newer, as root 6.14, or bound nothing (steps.processes: 0)",
+	},
+	{"processor", held, "", "report this: the command would run before what else the host does"},
 }
 
 // finding is one thing that was tried or read.
@@ -129,8 +165,8 @@ type finding struct {
 func (r *row) judge(found []finding) []workspace.Control {
 	var report []workspace.Control
 	for _, def := range controls {
-		c := workspace.Control{ID: def.id, Requested: def.need != none && (def.need != held || r.held)}
-		c.Required = c.Requested && def.need != said
+		c := workspace.Control{ID: def.id, Requested: r.asks(def.need)}
+		c.Required = c.Requested && def.need != said && (def.need != limited || r.held)
 		var good, broken []string
 		for _, f := range found {
 			switch {
@@ -146,7 +182,7 @@ func (r *row) judge(found []finding) []workspace.Control {
 			c.State, c.Evidence = workspace.Off, "profile "+string(r.name)+" does not ask for it"
 		case !c.Requested:
 			c.State, c.Evidence = workspace.Off, def.what
-		case def.need == said:
+		case !c.Required:
 			c.State, c.Evidence = workspace.Applied, def.what
 		case len(broken) > 0:
 			c.State, c.Evidence, c.Remedy = workspace.Failed, strings.Join(broken, "; "), def.remedy

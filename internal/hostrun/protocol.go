@@ -45,12 +45,17 @@ type spec struct {
 	// Caller is the caller's process number, on the host.
 	Caller int  `json:"caller"`
 	Root   bool `json:"root,omitempty"`
+	// Memory is in bytes; 0 of it, and of Processes, is no bound.
+	Memory    int64 `json:"memory,omitempty"`
+	Processes int   `json:"processes,omitempty"`
 }
 
 // order is what the caller says after the spec.
 type order struct {
 	Go   bool `json:"go,omitempty"`
 	Stop bool `json:"stop,omitempty"`
+	// Now: without grace.
+	Now bool `json:"now,omitempty"`
 }
 
 // word is what the supervisor says. One field is set.

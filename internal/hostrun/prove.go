@@ -90,6 +90,7 @@ func (s *stage) prove() ([]finding, error) {
 	if !s.row.held {
 		return found, nil
 	}
+	found = append(found, s.boundFindings()...)
 	m, err := selfcheck.NewMemory(256 << 10)
 	if err != nil {
 		return nil, err
@@ -288,7 +289,7 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 			expect("files", "write access to "+dir, 0, unix.SYS_FACCESSAT2, atFDCWD, str(dir), unix.W_OK|unix.X_OK, unix.AT_EACCESS),
 			try("files", "filter", "chmod u+s", byRule, unix.SYS_FCHMODAT, atFDCWD, str(dir), 0o4700))
 	}
-	return list
+	return append(list, s.boundChecks(m)...)
 }
 
 // self is the supervisor's number in the /proc that is in sight.

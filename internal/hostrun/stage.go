@@ -50,13 +50,16 @@ var steps = []step{
 	{"orphans", false, "before a process is there that could leave an orphan", (*stage).adopt},
 	{"propagation", true, "no mount made below may reach the host", (*stage).propagation},
 	{"nested namespaces", true, "written before /proc/sys becomes read-only", (*stage).noNestedNamespaces},
+	{"count of processes", true, "written before /proc/sys becomes read-only", (*stage).count},
 	{"directory", true, "copied while it is in sight, and before all becomes read-only", (*stage).takeDirectory},
 	{"read-only", true, "before any mount is made that may be written", (*stage).readOnly},
 	{"proc", true, "of the new process namespace, read-only from its start", (*stage).proc},
 	{"devices", true, "copied before /dev is covered", (*stage).dev},
 	{"private directories", true, "over those of the host, whose sockets and files they hide", (*stage).private},
 	{"place the directory", true, "after what would cover it", (*stage).placeDirectory},
+	{"loopback", true, "of a network of its own, while it may be changed", (*stage).loopback},
 	{"resource limits", true, "a core file would start the host's handler", (*stage).limits},
+	{"processor", true, "what else the host does comes first; its command inherits it from this thread", (*stage).behind},
 	{"view of the host", true, "the last mount, as what follows looks for the supervisor's threads in the /proc of its own", (*stage).view},
 	{"capabilities", true, "after the last privileged step", (*stage).capabilities},
 	{"no new privileges", true, "Landlock and seccomp require it", func(*stage) error { return elsewhere(drop.NewPrivileges) }},
@@ -127,6 +130,7 @@ func (s *stage) serve() error {
 	if err := writeLine(s.control, word{Findings: &found}); err != nil {
 		return err
 	}
+	s.spare() // while the caller looks from outside
 	var o order
 	if err := readLine(s.orders, &o); err != nil || !o.Go {
 		return err // the caller refused, or is gone
@@ -186,7 +190,7 @@ func (s *stage) adopt() error {
 }
 
 func (s *stage) seccomp() error {
-	p, err := seccomp.Filter(seccomp.Options{NoUnix: true, OneID: true, NoSetID: s.row.writes})
+	p, err := seccomp.Filter(seccomp.Options{NoUnix: true, NoIP: s.row.noIP, OneID: true, NoSetID: s.row.writes})
 	if err != nil {
 		return err
 	}
@@ -200,7 +204,10 @@ func (s *stage) limits() error {
 		return err
 	}
 	limit := min(sandbox.CoreLimit, old.Max)
-	return syscall.Setrlimit(unix.RLIMIT_CORE, &syscall.Rlimit{Cur: limit, Max: limit})
+	if err := syscall.Setrlimit(unix.RLIMIT_CORE, &syscall.Rlimit{Cur: limit, Max: limit}); err != nil {
+		return err
+	}
+	return s.bound()
 }
 
 // command starts it.
@@ -250,26 +257,31 @@ func (s *stage) supervise(pid int) error {
 	ctx, lost := context.WithCancel(context.Background())
 	defer lost()
 	stop := make(chan struct{})
+	usual := time.Duration(s.spec.GraceMS) * time.Millisecond
+	grace := usual // once stop is closed it is read
 	go func() {
 		defer lost()
 		var o order
 		if readLine(s.orders, &o) == nil && o.Stop {
+			if o.Now {
+				grace = 0
+			}
 			close(stop)
 			_ = readLine(s.orders, &o) // nothing more is said: this is the caller's end
 		}
 	}()
 	var e ended
-	end := func() { e.Left = s.endAll(ctx, time.Duration(s.spec.GraceMS)*time.Millisecond, gone) }
+	end := func(grace time.Duration) { e.Left = s.endAll(ctx, grace, gone) }
 	var ws syscall.WaitStatus
 	select {
 	case ws = <-status:
-		end()
+		end(usual)
 	case <-stop:
 		e.Stopped = true
-		end()
+		end(grace)
 		ws = ofEnded(status, gone)
 	case <-ctx.Done():
-		end()
+		end(usual)
 		return context.Cause(ctx)
 	}
 	e.Code = ws.ExitStatus()

@@ -123,7 +123,10 @@ type process struct {
 
 // descendants are the processes below this one. As it adopts orphans (PR_SET_CHILD_SUBREAPER), none of them gets out by
 // leaving its parent.
-func descendants() []process {
+func descendants() []process { return descendantsOf(os.Getpid()) }
+
+// descendantsOf are those below another one, which adopts orphans too.
+func descendantsOf(pid int) []process {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil
@@ -139,7 +142,7 @@ func descendants() []process {
 		}
 	}
 	var all []process
-	next := []int{os.Getpid()}
+	next := []int{pid}
 	for len(next) > 0 {
 		below := children[next[0]]
 		delete(children, next[0]) // what was read while numbers changed hands could lead in a circle
@@ -178,4 +181,32 @@ func look(pid int) (p process, ok bool) {
 	start, err2 := strconv.ParseUint(f[19], 10, 64)
 	p.parent, p.start = parent, start
 	return p, err1 == nil && err2 == nil
+}
+
+// below are the numbers of the processes below one. Where the kernel lists children it reads no other processes.
+func below(pid int) (all []int) {
+	if _, err := os.Stat("/proc/self/task/" + strconv.Itoa(os.Getpid()) + "/children"); err != nil {
+		for _, p := range descendantsOf(pid) {
+			all = append(all, p.pid)
+		}
+		return all
+	}
+	seen := map[int]bool{pid: true}
+	for next := []int{pid}; len(next) > 0; next = next[1:] {
+		task := "/proc/" + strconv.Itoa(next[0]) + "/task"
+		threads, err := os.ReadDir(task)
+		if err != nil {
+			continue // it has ended
+		}
+		for _, t := range threads {
+			b, _ := os.ReadFile(task + "/" + t.Name() + "/children") // it may have ended
+			for f := range strings.FieldsSeq(string(b)) {
+				if p, err := strconv.Atoi(f); err == nil && !seen[p] {
+					seen[p] = true
+					all, next = append(all, p), append(next, p)
+				}
+			}
+		}
+	}
+	return all
 }

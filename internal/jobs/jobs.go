@@ -47,6 +47,9 @@ type Spec struct {
 	ReadOnly bool  `json:"read_only,omitempty"`
 	AsRoot   bool  `json:"as_root,omitempty"`
 	LimitMS  int64 `json:"limit_ms"`
+	// MaxMemory and MaxProcesses are those of hostrun.Limits.
+	MaxMemory    int64 `json:"max_memory,omitempty"`
+	MaxProcesses int   `json:"max_processes,omitempty"`
 	// Host is the name of a remote host in the file Inventory; "" is this machine.
 	Host      string    `json:"host,omitempty"`
 	Inventory string    `json:"inventory,omitempty"`

@@ -81,6 +81,7 @@ func supervise(dir folder, ready *os.File) error {
 	began := false
 	res, err := hostrun.Run(ctx, hostrun.Command{
 		Argv: s.Argv, Dir: s.Dir, Timeout: s.Limit(), Grace: grace, MaxOutput: 4 << 10, Profile: profile, AllowRoot: s.AsRoot,
+		Limits: hostrun.Limits{Memory: s.MaxMemory, Processes: s.MaxProcesses},
 		Stdout: &keeper{in: dir, stream: Stdout}, Stderr: &keeper{in: dir, stream: Stderr},
 		Began: func(c []workspace.Control) {
 			began = true

@@ -91,7 +91,7 @@ func (m *Models) Reserve(ctx context.Context, name id.Workspace, endpoint, model
 		m.ledger.spend(r, u, subjects)
 		money, _ := m.ledger.book.Cost(counted, u)
 		m.cfg.Counted(endpoint, false, u.Tokens())
-		m.told.used(k, of, model, budget.Sum{Requests: 1, Tokens: u.Tokens(), Money: money}, x.Unknown)
+		m.told.used(k, of, model, budget.Sum{Requests: 1, Tokens: u.Tokens(), Money: money}, x)
 	}, nil
 }
 

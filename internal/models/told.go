@@ -10,6 +10,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/budget"
 	"github.com/carrel-dev/carrel/internal/egress/endpoints"
+	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/egressconf"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
@@ -19,6 +20,14 @@ import (
 // each is how often what a workspace uses is recorded. A refusal is recorded at once, and those that follow within that
 // time are counted.
 const each = time.Minute
+
+// mostCalls is how many calls one record lists: with names of the longest kind, in the list and in the sums, it is full then.
+// Of a turn, a record that is full is written at once, mostEarly times within each. More calls are only counted, so that
+// who has a model that costs nothing cannot fill the disk.
+const (
+	mostCalls = 24
+	mostEarly = 16
+)
 
 // settle is how long after the end of a turn its last request may still be told.
 const settle = 2 * time.Second
@@ -51,6 +60,8 @@ type untold struct {
 	// refused are the models of which a refusal was recorded.
 	refused map[string]bool
 	timer   *time.Timer
+	// early is how many records were written because their list was full.
+	early int
 }
 
 func newTold(to Log, log *slog.Logger) *told {
@@ -117,18 +128,36 @@ func (t *told) of(k workspace.Kept, of egressconf.Model) (*untold, *endpoints.Us
 	return x, u
 }
 
-// used notes a request that has ended.
-func (t *told) used(k workspace.Kept, of egressconf.Model, model string, sum budget.Sum, unknown bool) {
+// used notes a request that has ended, and records what is noted if the list of calls is full.
+func (t *told) used(k workspace.Kept, of egressconf.Model, model string, sum budget.Sum, told egressapi.Usage) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	_, u := t.of(k, of)
+	x, u := t.of(k, of)
 	plus(&u.Sum, sum)
-	if unknown {
+	if told.Unknown {
 		u.Estimated++
 	}
-	if model == "" {
-		return
+	if model != "" {
+		count(u, model, sum)
 	}
+	if told.Call != nil && len(u.Calls) < mostCalls {
+		u.Calls = append(u.Calls, endpoints.Call{Model: model, Call: *told.Call})
+	} else if told.Call != nil {
+		u.NotListed++
+	}
+	full := x.trace != "" && len(u.Calls) == mostCalls && x.early < mostEarly
+	if full {
+		x.early++
+		delete(x.used, of.Name)
+		x.order = slices.DeleteFunc(x.order, func(name string) bool { return name == of.Name })
+	}
+	t.mu.Unlock()
+	if full {
+		t.record(k.Name, x, *u, nil)
+	}
+}
+
+// count adds to what was used of a model that a program names.
+func count(u *endpoints.Used, model string, sum budget.Sum) {
 	if _, known := u.Models[model]; !known && len(u.Models) >= budget.MaxModels {
 		model = budget.Others
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 )
 
 // commit exchanges the names.
@@ -16,6 +18,7 @@ func (t *txn) commit() error {
 		if err := t.exchange(i); err != nil {
 			return fmt.Errorf("cannot change %q: %w", t.j.Entries[i].Name, err)
 		}
+		crashpoint.Here("cli.patch.exchanged")
 	}
 	return t.seal()
 }
@@ -26,7 +29,9 @@ func (t *txn) seal() error {
 		return err
 	}
 	t.j.State = done
-	return t.s.save(t.j)
+	err := t.s.save(t.j)
+	crashpoint.Here("cli.patch.sealed")
+	return err
 }
 
 // exchange gives a file its new content, by one operation on its name. What was there under the name is looked at again

@@ -75,6 +75,15 @@ type HostCommand struct {
 	Path string
 	// Job is not empty if the command is to run in the background, by this name: RunOn returns once it runs, with status 0.
 	Job id.Command
+	// Limits bound it on this machine.
+	Limits HostLimits
+}
+
+// HostLimits bound the processes of a command together: their memory in bytes, and their number. 0 is as who runs it bounds
+// them, -1 is no bound.
+type HostLimits struct {
+	Memory    int64
+	Processes int
 }
 
 // HostResult is what became of a command on a host.

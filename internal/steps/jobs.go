@@ -65,6 +65,7 @@ func (j *Jobs) Close() {
 func (j *Jobs) begin(ctx context.Context, c runtime.HostCommand, inventory string, asRoot bool) (out runtime.HostResult, err error) {
 	s := jobs.Spec{
 		ID: c.Job, Argv: c.Argv, ReadOnly: c.ReadOnly, AsRoot: asRoot, LimitMS: c.Timeout.Milliseconds(), Began: time.Now().Truncate(time.Second),
+		MaxMemory: c.Limits.Memory, MaxProcesses: c.Limits.Processes,
 	}
 	if c.Remote {
 		s.Host, s.Inventory = c.Name, inventory

@@ -21,6 +21,7 @@ func Local(asRoot bool) Run {
 		}
 		res, err := hostrun.Run(ctx, hostrun.Command{
 			Argv: c.Argv, Timeout: c.Timeout, MaxOutput: kept(c.MaxOutput), Profile: profile, AllowRoot: asRoot,
+			Limits: hostrun.Limits(c.Limits),
 		})
 		out := runtime.HostResult{Held: hostrun.Held(profile, res.Controls)}
 		out.Stdout = joined(res.Stdout.Head, res.Stdout.Tail, res.Stdout.Lost, &out.Lost)

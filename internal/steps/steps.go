@@ -187,7 +187,7 @@ func (s *server) run(ctx context.Context, m *carrelv1.AgentStep) (runtime.HostRe
 	c := runtime.HostCommand{
 		Remote: m.GetTarget() == string(operation.Remote), Name: m.GetName(), Argv: m.GetArgv(), ReadOnly: m.GetReadOnly(),
 		Timeout: time.Duration(m.GetTimeoutMs()) * time.Millisecond, MaxOutput: int(m.GetMaxOutput()), Path: m.GetPath(),
-		Job: id.Command(m.GetJob()),
+		Job: id.Command(m.GetJob()), Limits: runtime.HostLimits{Memory: m.GetMaxMemory(), Processes: int(m.GetMaxProcesses())},
 	}
 	if len(c.Argv) == 0 || c.Timeout <= 0 || c.MaxOutput <= 0 {
 		return runtime.HostResult{}, errors.New("it was not run: it has no command, no time or no room for output")

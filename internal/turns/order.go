@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/fanout"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/policy"
@@ -139,7 +140,11 @@ func (c *carrying) group(ctx context.Context, from, to int) (why string, err err
 	}
 	lost := len(steps) - len(at)
 	f := fan{t: c.t, turn: c.turn, way: way.Less(len(at)), lost: lost, inOrder: steps[0].hosts == 1}
-	f.note = func(r *StepResult) error { return c.turn.Note("step", *r) }
+	f.note = func(r *StepResult) error {
+		err := c.turn.Note("step", *r)
+		crashpoint.Here("daemon.plan.step-told")
+		return err
+	}
 	for _, i := range at {
 		f.steps = append(f.steps, &steps[i])
 		f.numbers = append(f.numbers, from+i+1)
@@ -209,8 +214,10 @@ func (f *fan) run(ctx context.Context) ([]*StepResult, error) {
 	for end := f.way.Next(0); ; {
 		for next < end && running < f.way.Forks() && broken == nil && f.may(ctx, ended, false, f.steps[next]) {
 			go func(i int) {
+				crashpoint.Here("daemon.plan.step-begins")
 				r := f.t.run(ctx, f.turn, f.steps[i])
 				r.Step = f.numbers[i]
+				crashpoint.Here("daemon.plan.step-ended")
 				endings <- ending{i, r}
 			}(next)
 			next++

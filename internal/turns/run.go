@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/commands"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/operation"
@@ -108,6 +109,7 @@ func (t *Turns) begin(ctx context.Context, turn *Turn, s *step, out StepResult) 
 		out.Job, out.Error = "", t.cfg.Redact.Text(err.Error())
 		return out
 	}
+	crashpoint.Here("daemon.plan.job-begun")
 	out.Code = new(int)
 	out.Stdout = fmt.Sprintf("it runs in the background as job %s, for at most %v; its output and end are not part of this turn\n", out.Job,
 		time.Duration(s.exec.TimeoutMS)*time.Millisecond)
@@ -139,6 +141,7 @@ func (t *Turns) onHost(ctx context.Context, turn *Turn, s *step, job id.Command)
 		res, err = by.RunOn(ctx, runtime.HostCommand{
 			Remote: s.on.Kind == operation.Remote, Name: string(s.on.Name), Argv: s.exec.Argv, ReadOnly: s.shown.ReadOnly,
 			Timeout: time.Duration(s.exec.TimeoutMS) * time.Millisecond, MaxOutput: MaxOutput, Path: s.path(), Job: job,
+			Limits: t.cfg.Limits,
 		})
 		if job != "" { // it was started, as a detached command: how it ends is not known here
 			return nil, err

@@ -18,6 +18,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/commands"
+	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/fanout"
 	"github.com/carrel-dev/carrel/internal/files"
 	"github.com/carrel-dev/carrel/internal/gate"
@@ -64,7 +65,9 @@ type Config struct {
 	Redact *redact.Redactor
 	// Runbooks are those that an agent is told of. Optional.
 	Runbooks func() []*runbooks.Runbook
-	Log      *slog.Logger
+	// Limits bound what runs on the machine of who asked. The zero value leaves it to their client.
+	Limits runtime.HostLimits
+	Log    *slog.Logger
 }
 
 // Turns carry out plans. Its methods may be called from any goroutine.
@@ -248,10 +251,12 @@ func (t *Turns) consider(ctx context.Context, turn *Turn, p *proposal, op operat
 	if err := turn.Note("plan", planNote(op, digest, op.Asks && first, p)); err != nil {
 		return Reply{}, err
 	}
+	crashpoint.Here("daemon.plan.told")
 	if turn.PlanOnly {
 		return Reply{Outcome: Denied, Why: "only the plan was asked for, and nothing was run"}, nil
 	}
 	reply, err := t.carryOut(ctx, turn, op, steps)
+	crashpoint.Here("daemon.plan.carried-out")
 	if err == nil && reply.Outcome == Failed && op.Asks && len(p.Rollback) > 0 {
 		err = t.offerRollback(ctx, turn, p, op, steps, &reply)
 	}

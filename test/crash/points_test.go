@@ -57,6 +57,7 @@ func exercised() []string {
 	all = append(all, rotationPoints...)
 	all = append(all, endPoints...)
 	all = append(all, removalPoints...)
+	all = append(all, turnPoints...)
 	slices.Sort(all)
 	return slices.Compact(all)
 }

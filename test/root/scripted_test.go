@@ -2,7 +2,6 @@ package root_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -15,6 +14,7 @@ type scripted struct {
 	mu sync.Mutex
 	// asked are the bodies of the requests.
 	asked  []string
+	given  []string
 	script []func(asked string) string
 }
 
@@ -43,14 +43,26 @@ func (s *scripted) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	text, _ := json.Marshal(s.script[n](string(body)))
 	w.Header().Set("Content-Type", "text/event-stream")
+	given := ""
 	for _, data := range []string{
 		`{"id":"x","object":"chat.completion.chunk","model":"m1","choices":[{"index":0,"delta":{"role":"assistant","content":` + string(text) + `}}]}`,
 		`{"id":"x","object":"chat.completion.chunk","model":"m1","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`,
 		`{"id":"x","object":"chat.completion.chunk","model":"m1","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10}}`,
 		`[DONE]`,
 	} {
-		fmt.Fprintf(w, "data: %s\n\n", data)
+		given += "data: " + data + "\n\n"
 	}
+	s.mu.Lock()
+	s.given = append(s.given, given)
+	s.mu.Unlock()
+	_, _ = io.WriteString(w, given)
+}
+
+// gave are the bodies of the answers so far.
+func (s *scripted) gave() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.given...)
 }
 
 // said are the bodies of the requests so far.

@@ -9256,7 +9256,11 @@ type AgentStep struct {
 	// link in it and is below what tools may read on that host.
 	Path string `protobuf:"bytes,8,opt,name=path,proto3" json:"path,omitempty"`
 	// Not empty if it is to run in the background, by this name: its result says that it runs.
-	Job           string `protobuf:"bytes,9,opt,name=job,proto3" json:"job,omitempty"`
+	Job string `protobuf:"bytes,9,opt,name=job,proto3" json:"job,omitempty"`
+	// What all its processes may take together, in bytes, and how many there may be, on this machine. 0 is as the client bounds
+	// them, -1 is no bound.
+	MaxMemory     int64 `protobuf:"varint,10,opt,name=max_memory,json=maxMemory,proto3" json:"max_memory,omitempty"`
+	MaxProcesses  int64 `protobuf:"varint,11,opt,name=max_processes,json=maxProcesses,proto3" json:"max_processes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9352,6 +9356,20 @@ func (x *AgentStep) GetJob() string {
 		return x.Job
 	}
 	return ""
+}
+
+func (x *AgentStep) GetMaxMemory() int64 {
+	if x != nil {
+		return x.MaxMemory
+	}
+	return 0
+}
+
+func (x *AgentStep) GetMaxProcesses() int64 {
+	if x != nil {
+		return x.MaxProcesses
+	}
+	return 0
 }
 
 type StepResult struct {
@@ -15285,7 +15303,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x14\n" +
 	"\x05shown\x18\x03 \x01(\x03R\x05shown\x12\x14\n" +
 	"\x05files\x18\x04 \x03(\tR\x05files\x12\x14\n" +
-	"\x05risks\x18\x05 \x03(\tR\x05risks\"\xe4\x01\n" +
+	"\x05risks\x18\x05 \x03(\tR\x05risks\"\xa8\x02\n" +
 	"\tAgentStep\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x16\n" +
 	"\x06target\x18\x02 \x01(\tR\x06target\x12\x12\n" +
@@ -15297,7 +15315,11 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\n" +
 	"max_output\x18\a \x01(\x03R\tmaxOutput\x12\x12\n" +
 	"\x04path\x18\b \x01(\tR\x04path\x12\x10\n" +
-	"\x03job\x18\t \x01(\tR\x03job\"\xd1\x01\n" +
+	"\x03job\x18\t \x01(\tR\x03job\x12\x1d\n" +
+	"\n" +
+	"max_memory\x18\n" +
+	" \x01(\x03R\tmaxMemory\x12#\n" +
+	"\rmax_processes\x18\v \x01(\x03R\fmaxProcesses\"\xd1\x01\n" +
 	"\n" +
 	"StepResult\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12)\n" +

@@ -119,6 +119,15 @@ type Used struct {
 	Estimated int64                 `json:"estimated,omitempty"`
 	Refused   int64                 `json:"refused,omitempty"`
 	Models    map[string]budget.Sum `json:"models,omitempty"`
+	// Calls are the requests that had a body, in the order in which they ended. NotListed is how many more there were.
+	Calls     []Call `json:"calls,omitempty"`
+	NotListed int64  `json:"calls_not_listed,omitempty"`
+}
+
+// Call is a request to a model as the record has it: digests instead of the prompt and the answer.
+type Call struct {
+	Model string `json:"model,omitempty"`
+	egressapi.Call
 }
 
 // Line is what a person is told.

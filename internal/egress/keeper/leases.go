@@ -113,6 +113,9 @@ func (l *leases) used(u *egressapi.Usage) error {
 			return fmt.Errorf("it says that a request has used %d tokens: %w", n, errdefs.ErrInvalidArgument)
 		}
 	}
+	if u.Call != nil && !u.Call.Valid() {
+		return fmt.Errorf("it tells digests of a request that are none: %w", errdefs.ErrInvalidArgument)
+	}
 	l.mu.Lock()
 	x := l.open[u.ID]
 	granted := x != nil && x.done != nil

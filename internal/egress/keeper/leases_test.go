@@ -213,6 +213,11 @@ func TestHostileLeases(t *testing.T) {
 			say(lease(1, "claude", "m"))
 			say(egressapi.Report{Usage: &egressapi.Usage{ID: 1, Output: egressapi.MostTokens + 1}})
 		}, "has used 1000000001 tokens"},
+		"no digest": {func(say func(egressapi.Report), answer func() egressapi.Granted) {
+			say(lease(1, "claude", "m"))
+			answer()
+			say(egressapi.Report{Usage: &egressapi.Usage{ID: 1, Call: &egressapi.Call{Sent: strings.Repeat("x", 64)}}})
+		}, "digests of a request that are none"},
 	} {
 		b := &budget{left: 1_000_000}
 		say, answer, ended, _, stop := leasing(t, b)
@@ -344,6 +349,10 @@ func TestModelOfAProcess(t *testing.T) {
 	w.Close()
 	asked, used := b.has()
 	want := egressapi.Usage{ID: 2, Input: 5, Output: 6}
+	if c := used[1].Call; c == nil || !c.Valid() || c.Status != 200 || !c.Whole || used[0].Call != nil {
+		t.Errorf("%+v", used)
+	}
+	used[1].Call = nil
 	if len(asked) != 7 || len(used) != 6 || used[1] != want || used[0].Input+used[2].Input+used[3].Input+used[4].Input+used[5].Input != 0 {
 		t.Errorf("%v %+v", asked, used)
 	}

@@ -34,6 +34,7 @@ type rig struct {
 
 	mu     sync.Mutex
 	models []string
+	calls  []model.Call // of the usages, in their order
 	usages chan model.Usage
 }
 
@@ -65,11 +66,16 @@ func start(t *testing.T, api model.API, serve http.HandlerFunc, change func(*mod
 	return r
 }
 
-func (r *rig) reserve(_ context.Context, q model.Request) (func(model.Usage), error) {
+func (r *rig) reserve(_ context.Context, q model.Request) (func(model.Usage, model.Call), error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.models = append(r.models, q.Model)
-	return func(u model.Usage) { r.usages <- u }, nil
+	return func(u model.Usage, c model.Call) {
+		r.mu.Lock()
+		r.calls = append(r.calls, c)
+		r.mu.Unlock()
+		r.usages <- u
+	}, nil
 }
 
 func (r *rig) asked() []string {
@@ -88,6 +94,15 @@ func (r *rig) used() model.Usage {
 		r.t.Fatal("no usage was told")
 		return model.Usage{}
 	}
+}
+
+// told waits for what is told of a request's bodies.
+func (r *rig) told() model.Call {
+	r.t.Helper()
+	r.used()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.calls[len(r.calls)-1]
 }
 
 // do sends a request, with fields that are NAME: VALUE, and hands the response on.

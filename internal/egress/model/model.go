@@ -5,7 +5,7 @@
 //	  │  POST /v1/messages ─────────────► │  Reserve: is there budget? ──────────► │ (the starter)
 //	  │  x-api-key: anything              │  POST, x-api-key: KEY, over TLS ─────► │
 //	  │ ◄──────── events, as they come ── │ ◄──────────────── events, with usage ─ │
-//	  │                                   │  done(usage)                           │
+//	  │                                   │  done(usage, digests)                  │
 //
 // The program is hostile: it chooses paths, headers and bodies, reads slowly or goes away. It gets the calls in table
 // and no other; no header of its own says who pays. The model's name is read from the body, which is held in memory, up to
@@ -22,6 +22,9 @@
 //
 // For a stream of chat completions the handler asks for usage (stream_options.include_usage) if the program did not, and
 // leaves the additional event out of what the program gets.
+//
+// What was sent and what came is told by its SHA-256, of the bytes at the host's side. They are hashed as they pass, and never
+// kept for it.
 //
 // The package must not decide what may be spent or reached, nor dial: Config hands both in.
 package model
@@ -67,7 +70,7 @@ type Config struct {
 	KeepStreams bool
 	// Reserve is asked before each request. done is called once, when the request has ended. The text of an error is told
 	// to the program. An error of kind unavailable is one that may go away; any other is meant to last.
-	Reserve func(ctx context.Context, r Request) (done func(Usage), err error)
+	Reserve func(ctx context.Context, r Request) (done func(Usage, Call), err error)
 	// Transport sends the requests. Its connections are to the host of Upstream. Required; see NewTransport.
 	Transport http.RoundTripper
 	// Room bounds what request bodies take in memory, of several handlers together. nil is a room of its own.

@@ -254,12 +254,12 @@ func TestBudget(t *testing.T) {
 			reached++
 			answer("application/json", `{}`)(w, r)
 		}, func(c *model.Config) {
-			c.Reserve = func(_ context.Context, q model.Request) (func(model.Usage), error) {
+			c.Reserve = func(_ context.Context, q model.Request) (func(model.Usage, model.Call), error) {
 				got, err := book.Reserve(time.Now(), q.Model, "w")
 				if err != nil {
 					return nil, err
 				}
-				return func(u model.Usage) { got.Spend(time.Now(), u.Usage) }, nil
+				return func(u model.Usage, _ model.Call) { got.Spend(time.Now(), u.Usage) }, nil
 			}
 		})
 		// Two at once: one is served.
@@ -284,7 +284,7 @@ func TestBudget(t *testing.T) {
 		}
 	}
 	r := start(t, model.OpenAI, answer("application/json", `{}`), func(c *model.Config) {
-		c.Reserve = func(context.Context, model.Request) (func(model.Usage), error) {
+		c.Reserve = func(context.Context, model.Request) (func(model.Usage, model.Call), error) {
 			return nil, fmt.Errorf("nobody answers: %w", errdefs.ErrUnavailable)
 		}
 	})
@@ -297,7 +297,9 @@ func TestBudget(t *testing.T) {
 func TestConfig(t *testing.T) {
 	fine := model.Config{
 		API: model.OpenAI, Upstream: "https://example.com/v1", Key: redact.NewValue(key), Transport: http.NewFileTransport(http.Dir(".")),
-		Reserve: func(context.Context, model.Request) (func(model.Usage), error) { return func(model.Usage) {}, nil },
+		Reserve: func(context.Context, model.Request) (func(model.Usage, model.Call), error) {
+			return func(model.Usage, model.Call) {}, nil
+		},
 	}
 	if _, err := model.New(fine); err != nil {
 		t.Error(err)

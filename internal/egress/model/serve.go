@@ -2,6 +2,7 @@ package model
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -33,7 +34,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.say(w, refusal(err))
 		return
 	}
-	defer func() { done(x.used) }() // also if the rest panics
+	defer func() { // also if the rest panics
+		if x.sent { // only now, so that nobody waits for it
+			x.told.Sent, x.told.SentBytes = x.body.digest(), x.body.size
+		}
+		done(x.used, x.told)
+	}()
 	x.serve()
 }
 
@@ -66,6 +72,9 @@ type exchange struct {
 	body    *body
 	control *http.ResponseController
 	used    Usage
+	told    Call
+	// sent: the host got the request, or a part of it.
+	sent bool
 }
 
 // The causes for which an exchange is ended.
@@ -88,6 +97,7 @@ func (x *exchange) serve() {
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { wrote.Store(true) }})
 	size := x.body.size
 	res, err := h.cfg.Transport.RoundTrip(x.request(ctx))
+	x.sent = x.call.model && (err == nil || wrote.Load())
 	if err == nil && ctx.Err() != nil { // the host may answer because its connection is being closed
 		_ = res.Body.Close()
 		err = context.Cause(ctx)
@@ -100,6 +110,7 @@ func (x *exchange) serve() {
 		return
 	}
 	defer res.Body.Close()
+	x.told.Status = res.StatusCode
 	m := newMeter(h.cfg.API, x.body.unasked, res.Header)
 	if no := unfit(res); no != nil {
 		if x.call.counted {
@@ -232,13 +243,18 @@ func (x *exchange) copy(ctx context.Context, from io.Reader, m *meter, arrived f
 	defer x.control.SetWriteDeadline(time.Time{}) //nolint:errcheck // a connection without deadlines is one of a test
 	buf := make([]byte, 32<<10)
 	var begun []byte // the end of what came, if it may be the beginning of the key
+	came := sha256.New()
+	defer func() { x.told.Came = hexOf(came) }()
 	for {
 		n, err := from.Read(buf)
 		arrived()
+		_, _ = came.Write(buf[:n]) // never fails; what the program gets of it may differ, see meter and Mask
+		x.told.CameBytes += int64(n)
 		out := m.take(buf[:n])
 		if err != nil {
 			// A host that hears of the end may write the last bytes just before the connection is closed.
 			whole = errors.Is(err, io.EOF) && ctx.Err() == nil
+			x.told.Whole = whole
 			out = append(slices.Clip(out), m.end(whole)...)
 		}
 		if len(begun) > 0 {

@@ -25,7 +25,7 @@ func newLeases(report func(egressapi.Report)) *leases {
 }
 
 // reserve is model.Config.Reserve for an endpoint.
-func (l *leases) reserve(ctx context.Context, endpoint string, r model.Request) (done func(model.Usage), err error) {
+func (l *leases) reserve(ctx context.Context, endpoint string, r model.Request) (done func(model.Usage, model.Call), err error) {
 	answer := make(chan egressapi.Granted, 1)
 	l.mu.Lock()
 	l.last++
@@ -46,26 +46,36 @@ func (l *leases) reserve(ctx context.Context, endpoint string, r model.Request) 
 	l.mu.Unlock()
 	if !waits { // the answer came just now
 		if done, err := l.done(<-answer); err == nil {
-			done(model.Usage{})
+			done(model.Usage{}, model.Call{})
 		}
 	}
 	return nil, fmt.Errorf("the program has gone: %w", errdefs.ErrUnavailable)
 }
 
 // done returns what an answer means.
-func (l *leases) done(x egressapi.Granted) (func(model.Usage), error) {
+func (l *leases) done(x egressapi.Granted) (func(model.Usage, model.Call), error) {
 	switch {
 	case x.Refused != "" && x.Later:
 		return nil, fmt.Errorf("%s: %w", x.Refused, errdefs.ErrUnavailable)
 	case x.Refused != "":
 		return nil, fmt.Errorf("%s: %w", x.Refused, errdefs.ErrResourceExhausted)
 	}
-	return func(u model.Usage) {
+	return func(u model.Usage, c model.Call) {
 		l.report(egressapi.Report{Usage: &egressapi.Usage{
 			ID: x.ID, Input: u.Input, Output: min(u.Output, egressapi.MostTokens), CachedInput: u.CachedInput, CacheWrite: u.CacheWrite,
-			Unknown: u.Unknown,
+			Unknown: u.Unknown, Call: callOf(c),
 		}})
 	}, nil
+}
+
+// callOf is what is told of a request that had a body; nil of another.
+func callOf(c model.Call) *egressapi.Call {
+	if c.Sent == "" {
+		return nil
+	}
+	return &egressapi.Call{
+		Sent: c.Sent, SentBytes: c.SentBytes, Came: c.Came, CameBytes: c.CameBytes, Status: c.Status, Whole: c.Whole,
+	}
 }
 
 // granted takes an answer. It does not block.

@@ -37,6 +37,8 @@ type Options struct {
 	// read-only mount does not keep anybody from connecting to one. Connected pairs, of streams and of packets with
 	// a connection, can reach nobody else and stay. It closes as well.
 	NoUnix bool
+	// NoIP refuses to make IP sockets, so that nothing can be asked over the network that is in sight.
+	NoIP bool
 }
 
 // Return values of a filter, from linux/seccomp.h.

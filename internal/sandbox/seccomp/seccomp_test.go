@@ -180,6 +180,19 @@ func TestFilterDecides(t *testing.T) {
 			call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET, unix.SOCK_STREAM}},
 			allow,
 		},
+		{"socket inet, no IP", opts{NoIP: true}, call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET, unix.SOCK_DGRAM}}, fail(unix.EPERM)},
+		{
+			"socket inet6, upper half, no IP",
+			opts{NoIP: true},
+			call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET6 | 1<<32, unix.SOCK_STREAM}},
+			fail(unix.EPERM),
+		},
+		{
+			"socket route, no IP",
+			opts{NoIP: true, NoUnix: true},
+			call{nr: unix.SYS_SOCKET, args: [6]uint64{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE}},
+			allow,
+		},
 		{
 			"socket packet, no unix",
 			opts{NoUnix: true},

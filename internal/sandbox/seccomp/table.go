@@ -60,6 +60,11 @@ func argumentRules(o Options) map[int][]rule {
 		rules[unix.SYS_SOCKETPAIR] = append(rules[unix.SYS_SOCKETPAIR],
 			rule{arg: 1, mask: sockType, op: noneOf, value: []uint32{unix.SOCK_STREAM, unix.SOCK_SEQPACKET}, errno: unix.EPERM})
 	}
+	if o.NoIP {
+		rules[unix.SYS_SOCKET] = append([]rule{
+			{arg: 0, op: anyOf, value: []uint32{unix.AF_INET, unix.AF_INET6}, errno: unix.EPERM},
+		}, rules[unix.SYS_SOCKET]...)
+	}
 	if o.OneID {
 		for nr, r := range oneID {
 			rules[nr] = append(slices.Clone(r), rules[nr]...)

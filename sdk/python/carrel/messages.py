@@ -2099,6 +2099,10 @@ class AgentStep(Message):
     path: str = ""
     # Not empty if it is to run in the background, by this name: its result says that it runs.
     job: str = ""
+    # What all its processes may take together, in bytes, and how many there may be, on this machine. 0 is as the client bounds
+    # them, -1 is no bound.
+    max_memory: int = 0
+    max_processes: int = 0
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("number", "number", "int64", "one", None),
         Field("target", "target", "string", "one", None),
@@ -2109,6 +2113,8 @@ class AgentStep(Message):
         Field("max_output", "maxOutput", "int64", "one", None),
         Field("path", "path", "string", "one", None),
         Field("job", "job", "string", "one", None),
+        Field("max_memory", "maxMemory", "int64", "one", None),
+        Field("max_processes", "maxProcesses", "int64", "one", None),
     )
 
 

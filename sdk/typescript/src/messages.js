@@ -775,6 +775,8 @@ export const schema = {
     ['maxOutput', 'int64', 'one'],
     ['path', 'string', 'one'],
     ['job', 'string', 'one'],
+    ['maxMemory', 'int64', 'one'],
+    ['maxProcesses', 'int64', 'one'],
   ],
   StepResult: [
     ['number', 'int64', 'one'],

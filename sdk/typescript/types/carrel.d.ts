@@ -1763,6 +1763,12 @@ export interface AgentStep {
    * Not empty if it is to run in the background, by this name: its result says that it runs.
    */
   job: string;
+  /**
+   * What all its processes may take together, in bytes, and how many there may be, on this machine. 0 is as the client bounds
+   * them, -1 is no bound.
+   */
+  maxMemory: number;
+  maxProcesses: number;
 }
 
 export interface StepResult {
