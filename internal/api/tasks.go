@@ -23,13 +23,13 @@ func (s tasks) RunTask(ctx context.Context, req *request[carrelv1.RunTaskRequest
 	if err == nil && req.Msg.GetAfter() != "" {
 		_, _, err = parseCommand(req.Msg.GetWorkspace(), req.Msg.GetAfter())
 	}
-	order := orderFrom(req.Msg.GetFanOut())
-	if err = cmp.Or(err, order.Check()); err != nil {
+	orders, wrong := ordersFrom(req.Msg)
+	if err = cmp.Or(err, wrong); err != nil {
 		return nil, errcode.ToWire(err)
 	}
 	t, err := s.gate.RunTask(ctx, authn.FromContext(ctx), ref, e, workspace.TaskSpec{
 		Protocol: req.Msg.GetProtocol(), Prompt: req.Msg.GetPrompt(), Serve: req.Msg.GetServe(), After: id.Command(req.Msg.GetAfter()),
-		PlanOnly: req.Msg.GetPlanOnly(), Order: order,
+		PlanOnly: req.Msg.GetPlanOnly(), Orders: orders,
 	})
 	if why := ended(ctx); why != nil {
 		err = why
@@ -38,6 +38,18 @@ func (s tasks) RunTask(ctx context.Context, req *request[carrelv1.RunTaskRequest
 		return nil, errcode.ToWire(err)
 	}
 	return connect.NewResponse(&carrelv1.RunTaskResponse{Task: taskTo(t)}), nil
+}
+
+// ordersFrom reads how steps reach several hosts.
+func ordersFrom(m *carrelv1.RunTaskRequest) (fanout.Orders, error) {
+	o := fanout.Orders{All: orderFrom(m.GetFanOut())}
+	for _, g := range m.GetGroupFanOuts() {
+		if err := checkRemotes(g.GetHosts()); err != nil {
+			return o, err
+		}
+		o.Groups = append(o.Groups, fanout.Group{Hosts: g.GetHosts(), Order: orderFrom(g.GetFanOut())})
+	}
+	return o, o.Check()
 }
 
 func orderFrom(m *carrelv1.FanOut) fanout.Order {

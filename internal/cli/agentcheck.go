@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -106,6 +107,12 @@ func (k *asker) checked(ctx context.Context) ([][2]string, error) {
 	}
 	for _, name := range k.served.Remotes {
 		rows = append(rows, [2]string{"remote", name})
+	}
+	if k.served.Remote != nil {
+		rows = append(rows, [2]string{"fan-out", k.orders.All.String()})
+	}
+	for _, g := range k.orders.Groups {
+		rows = append(rows, [2]string{"fan-out", fmt.Sprintf("group %s, %s: %s", g.Name, counted(int64(len(g.Hosts)), "host"), g.Order)})
 	}
 	for _, x := range tools.All() {
 		rows = append(rows, [2]string{"tool", x.Usage()})

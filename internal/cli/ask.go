@@ -45,6 +45,8 @@ type askFlags struct {
 	output                      *format
 	order                       fanout.Order
 	canary                      bool
+	// set are the parts of order that were given.
+	set fanout.Settings
 }
 
 func (a *app) askCommand() *cobra.Command {
@@ -68,6 +70,8 @@ adds stdin so. @host:NAME names a host of the inventory. What is added is sent a
 
 With --output-schema the answer is one JSON value on stdout that is valid by a JSON schema of
 draft 2020-12 or 7. One that is not is asked for twice more, with what is wrong with it.
+
+--forks, --serial, --max-failures and --canary stand over what the inventory says in fanout.
 
 The exit code is 0 if there is an answer, and 1 if there is none.`,
 		Example: `  carrel ask "why is the disk full?"
@@ -148,9 +152,15 @@ func (x *askFlags) check(c *cobra.Command) error {
 	if c.Flags().Changed("forks") && x.order.Forks < 1 {
 		return usage(c, "cannot use --forks %d: give 1 to %d", x.order.Forks, fanout.MaxForks)
 	}
-	x.order.NoCanary = !x.canary
 	if err := x.order.Check(); err != nil {
 		return usage(c, "%s", strings.TrimSuffix(err.Error(), ": "+errdefs.ErrInvalidArgument.Error()))
+	}
+	for _, name := range []string{"forks", "serial", "max-failures", "canary"} {
+		if f := c.Flags().Lookup(name); f.Changed {
+			if err := x.set.Read(strings.ReplaceAll(name, "-", "_"), f.Value.String()); err != nil {
+				return usage(c, "%s", strings.TrimSuffix(err.Error(), ": "+errdefs.ErrInvalidArgument.Error()))
+			}
+		}
 	}
 	return checkWait(c, x.wait)
 }
@@ -183,6 +193,7 @@ type asker struct {
 
 	client *carrel.Client
 	served steps.Config
+	orders fanout.Orders
 	close  func()
 	// ws is the agent's workspace, and argv the command that runs it there.
 	ws   string
@@ -224,7 +235,7 @@ func (k *asker) connect(ctx context.Context) (err error) {
 	if k.client, err = k.app.client(); err != nil {
 		return err
 	}
-	k.served, k.close, err = k.servedHosts(ctx, k.askFlags)
+	k.served, k.orders, k.close, err = k.servedHosts(ctx, k.askFlags)
 	return err
 }
 
@@ -276,6 +287,10 @@ func (k *asker) turn(ctx context.Context, question string) error {
 	}
 }
 
+func fanOut(o fanout.Order) *carrelv1.FanOut {
+	return &carrelv1.FanOut{Forks: int32(o.Forks), Serial: o.Serial, MaxFailures: o.MaxFailures, NoCanary: o.NoCanary}
+}
+
 // begin runs one task of the agent to its end.
 func (k *asker) begin(ctx context.Context, question string) (*carrelv1.Task, error) {
 	a, client := k.app, k.client
@@ -284,11 +299,13 @@ func (k *asker) begin(ctx context.Context, question string) (*carrelv1.Task, err
 	if wait == 0 && !k.attended {
 		wait = carrel.DoNotWait
 	}
+	var groups []*carrelv1.GroupFanOut
+	for _, g := range k.orders.Groups {
+		groups = append(groups, &carrelv1.GroupFanOut{Hosts: g.Hosts, FanOut: fanOut(g.Order)})
+	}
 	m, err := askOf(ctx, client, tasks.RunTask, &carrelv1.RunTaskRequest{
 		Workspace: k.ws, Prompt: question, Protocol: "agent", Serve: serves, After: k.after, PlanOnly: k.planOnly,
-		FanOut: &carrelv1.FanOut{
-			Forks: int32(k.order.Forks), Serial: k.order.Serial, MaxFailures: k.order.MaxFailures, NoCanary: k.order.NoCanary,
-		},
+		FanOut: fanOut(k.orders.All), GroupFanOuts: groups,
 		Command: &carrelv1.Command{
 			Argv: k.argv, TimeoutMs: k.timeout.Milliseconds(), Source: carrel.SourceUser, ApprovalWaitMs: max(wait.Milliseconds(), -1),
 		},

@@ -33,7 +33,7 @@ func newAgent(c *conversation) dialect {
 	on, _ := c.tasks.cfg.Lifecycle.Target(c.task.Workspace)
 	a.meta = a.context
 	a.turn = turns.Turn{
-		By: c.by, Task: c.task.ID, Trace: c.trace, On: on, PlanOnly: c.planOnly, Order: c.order, Wait: c.wait,
+		By: c.by, Task: c.task.ID, Trace: c.trace, On: on, PlanOnly: c.planOnly, Orders: c.orders, Wait: c.wait,
 		Gone: c.quiet, Hosts: c.hosts, Note: c.note,
 	}
 	return a

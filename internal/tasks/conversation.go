@@ -79,15 +79,15 @@ type conversation struct {
 	after id.Command // the task that it goes on from
 	// planOnly: plans of an agent are not carried out.
 	planOnly bool
-	// order is how steps of an agent's plans reach several hosts.
-	order fanout.Order
-	proc  runtime.Process
-	wait  time.Duration
-	limit Patience
-	in    *os.File // its stdin
-	out   *os.File
-	err   *os.File
-	speak dialect
+	// orders are how steps of an agent's plans reach several hosts.
+	orders fanout.Orders
+	proc   runtime.Process
+	wait   time.Duration
+	limit  Patience
+	in     *os.File // its stdin
+	out    *os.File
+	err    *os.File
+	speak  dialect
 	// tools is the command that reaches the tools of the task, nil if it has none, and cutTools ends them.
 	tools    []string
 	cutTools func()
@@ -138,7 +138,7 @@ func (t *Tasks) open(r *operation.Request, task workspace.Task, proc runtime.Pro
 ) *conversation {
 	f := proc.Files()
 	c := &conversation{
-		tasks: t, by: r.By, trace: r.Trace, task: task, after: spec.After, planOnly: spec.PlanOnly, order: spec.Order,
+		tasks: t, by: r.By, trace: r.Trace, task: task, after: spec.After, planOnly: spec.PlanOnly, orders: spec.Orders,
 		proc: proc, wait: wait, limit: t.cfg.Patience,
 		in: f[0], out: f[1], err: f[2],
 		quiet: make(chan struct{}), kept: make(chan struct{}), ready: make(chan struct{}), told: make(chan struct{}),

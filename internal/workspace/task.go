@@ -46,8 +46,8 @@ type TaskSpec struct {
 	After id.Command
 	// PlanOnly: an agent's plans are judged and shown, and not carried out.
 	PlanOnly bool
-	// Order is how steps of an agent's plans reach several hosts.
-	Order fanout.Order
+	// Orders are how steps of an agent's plans reach several hosts.
+	Orders fanout.Orders
 	// Serve: whoever runs it is about to serve its steps on hosts.
 	Serve bool
 }

@@ -8571,7 +8571,10 @@ type RunTaskRequest struct {
 	// An agent's plans are judged and shown, and not carried out.
 	PlanOnly bool `protobuf:"varint,7,opt,name=plan_only,json=planOnly,proto3" json:"plan_only,omitempty"`
 	// How the steps of an agent's plans reach several hosts.
-	FanOut        *FanOut `protobuf:"bytes,8,opt,name=fan_out,json=fanOut,proto3" json:"fan_out,omitempty"`
+	FanOut *FanOut `protobuf:"bytes,8,opt,name=fan_out,json=fanOut,proto3" json:"fan_out,omitempty"`
+	// What holds for the hosts of some groups in its place. Of a step on hosts with several orders the strictest holds, in each part.
+	// At most 64, with at most 8192 hosts in all.
+	GroupFanOuts  []*GroupFanOut `protobuf:"bytes,9,rep,name=group_fan_outs,json=groupFanOuts,proto3" json:"group_fan_outs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8662,6 +8665,67 @@ func (x *RunTaskRequest) GetFanOut() *FanOut {
 	return nil
 }
 
+func (x *RunTaskRequest) GetGroupFanOuts() []*GroupFanOut {
+	if x != nil {
+		return x.GroupFanOuts
+	}
+	return nil
+}
+
+// GroupFanOut is how steps reach the hosts of one group.
+type GroupFanOut struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The names of remote hosts.
+	Hosts         []string `protobuf:"bytes,1,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	FanOut        *FanOut  `protobuf:"bytes,2,opt,name=fan_out,json=fanOut,proto3" json:"fan_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupFanOut) Reset() {
+	*x = GroupFanOut{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupFanOut) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupFanOut) ProtoMessage() {}
+
+func (x *GroupFanOut) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupFanOut.ProtoReflect.Descriptor instead.
+func (*GroupFanOut) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{121}
+}
+
+func (x *GroupFanOut) GetHosts() []string {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+func (x *GroupFanOut) GetFanOut() *FanOut {
+	if x != nil {
+		return x.FanOut
+	}
+	return nil
+}
+
 // FanOut is how one step reaches several hosts: the first of them alone, and then the others in batches.
 type FanOut struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -8680,7 +8744,7 @@ type FanOut struct {
 
 func (x *FanOut) Reset() {
 	*x = FanOut{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8692,7 +8756,7 @@ func (x *FanOut) String() string {
 func (*FanOut) ProtoMessage() {}
 
 func (x *FanOut) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8705,7 +8769,7 @@ func (x *FanOut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FanOut.ProtoReflect.Descriptor instead.
 func (*FanOut) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{121}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *FanOut) GetForks() int32 {
@@ -8745,7 +8809,7 @@ type RunTaskResponse struct {
 
 func (x *RunTaskResponse) Reset() {
 	*x = RunTaskResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8757,7 +8821,7 @@ func (x *RunTaskResponse) String() string {
 func (*RunTaskResponse) ProtoMessage() {}
 
 func (x *RunTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8770,7 +8834,7 @@ func (x *RunTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunTaskResponse.ProtoReflect.Descriptor instead.
 func (*RunTaskResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{122}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *RunTaskResponse) GetTask() *Task {
@@ -8794,7 +8858,7 @@ type ServeRequest struct {
 
 func (x *ServeRequest) Reset() {
 	*x = ServeRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8806,7 +8870,7 @@ func (x *ServeRequest) String() string {
 func (*ServeRequest) ProtoMessage() {}
 
 func (x *ServeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8819,7 +8883,7 @@ func (x *ServeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServeRequest.ProtoReflect.Descriptor instead.
 func (*ServeRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{123}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *ServeRequest) GetMessage() isServeRequest_Message {
@@ -8895,7 +8959,7 @@ type ServeStart struct {
 
 func (x *ServeStart) Reset() {
 	*x = ServeStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8907,7 +8971,7 @@ func (x *ServeStart) String() string {
 func (*ServeStart) ProtoMessage() {}
 
 func (x *ServeStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8920,7 +8984,7 @@ func (x *ServeStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServeStart.ProtoReflect.Descriptor instead.
 func (*ServeStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{124}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *ServeStart) GetWorkspace() string {
@@ -8974,7 +9038,7 @@ type AgentPatch struct {
 
 func (x *AgentPatch) Reset() {
 	*x = AgentPatch{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8986,7 +9050,7 @@ func (x *AgentPatch) String() string {
 func (*AgentPatch) ProtoMessage() {}
 
 func (x *AgentPatch) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8999,7 +9063,7 @@ func (x *AgentPatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentPatch.ProtoReflect.Descriptor instead.
 func (*AgentPatch) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{125}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *AgentPatch) GetNumber() int64 {
@@ -9051,7 +9115,7 @@ type PatchResult struct {
 
 func (x *PatchResult) Reset() {
 	*x = PatchResult{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9063,7 +9127,7 @@ func (x *PatchResult) String() string {
 func (*PatchResult) ProtoMessage() {}
 
 func (x *PatchResult) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9076,7 +9140,7 @@ func (x *PatchResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PatchResult.ProtoReflect.Descriptor instead.
 func (*PatchResult) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{126}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *PatchResult) GetNumber() int64 {
@@ -9154,7 +9218,7 @@ type AgentStep struct {
 
 func (x *AgentStep) Reset() {
 	*x = AgentStep{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9166,7 +9230,7 @@ func (x *AgentStep) String() string {
 func (*AgentStep) ProtoMessage() {}
 
 func (x *AgentStep) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9179,7 +9243,7 @@ func (x *AgentStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentStep.ProtoReflect.Descriptor instead.
 func (*AgentStep) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{127}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *AgentStep) GetNumber() int64 {
@@ -9266,7 +9330,7 @@ type StepResult struct {
 
 func (x *StepResult) Reset() {
 	*x = StepResult{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9278,7 +9342,7 @@ func (x *StepResult) String() string {
 func (*StepResult) ProtoMessage() {}
 
 func (x *StepResult) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9291,7 +9355,7 @@ func (x *StepResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepResult.ProtoReflect.Descriptor instead.
 func (*StepResult) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{128}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *StepResult) GetNumber() int64 {
@@ -9365,7 +9429,7 @@ type ServeResponse struct {
 
 func (x *ServeResponse) Reset() {
 	*x = ServeResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9377,7 +9441,7 @@ func (x *ServeResponse) String() string {
 func (*ServeResponse) ProtoMessage() {}
 
 func (x *ServeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9390,7 +9454,7 @@ func (x *ServeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServeResponse.ProtoReflect.Descriptor instead.
 func (*ServeResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{129}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *ServeResponse) GetMessage() isServeResponse_Message {
@@ -9475,7 +9539,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9487,7 +9551,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9500,7 +9564,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{130}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *ListTasksRequest) GetWorkspace() string {
@@ -9519,7 +9583,7 @@ type ListTasksResponse struct {
 
 func (x *ListTasksResponse) Reset() {
 	*x = ListTasksResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9531,7 +9595,7 @@ func (x *ListTasksResponse) String() string {
 func (*ListTasksResponse) ProtoMessage() {}
 
 func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9544,7 +9608,7 @@ func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksResponse.ProtoReflect.Descriptor instead.
 func (*ListTasksResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{131}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *ListTasksResponse) GetTasks() []*Task {
@@ -9564,7 +9628,7 @@ type GetTaskRequest struct {
 
 func (x *GetTaskRequest) Reset() {
 	*x = GetTaskRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9576,7 +9640,7 @@ func (x *GetTaskRequest) String() string {
 func (*GetTaskRequest) ProtoMessage() {}
 
 func (x *GetTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9589,7 +9653,7 @@ func (x *GetTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskRequest.ProtoReflect.Descriptor instead.
 func (*GetTaskRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{132}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *GetTaskRequest) GetWorkspace() string {
@@ -9615,7 +9679,7 @@ type GetTaskResponse struct {
 
 func (x *GetTaskResponse) Reset() {
 	*x = GetTaskResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9627,7 +9691,7 @@ func (x *GetTaskResponse) String() string {
 func (*GetTaskResponse) ProtoMessage() {}
 
 func (x *GetTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9640,7 +9704,7 @@ func (x *GetTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskResponse.ProtoReflect.Descriptor instead.
 func (*GetTaskResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{133}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *GetTaskResponse) GetTask() *Task {
@@ -9660,7 +9724,7 @@ type StopTaskRequest struct {
 
 func (x *StopTaskRequest) Reset() {
 	*x = StopTaskRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9672,7 +9736,7 @@ func (x *StopTaskRequest) String() string {
 func (*StopTaskRequest) ProtoMessage() {}
 
 func (x *StopTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9685,7 +9749,7 @@ func (x *StopTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTaskRequest.ProtoReflect.Descriptor instead.
 func (*StopTaskRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{134}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *StopTaskRequest) GetWorkspace() string {
@@ -9711,7 +9775,7 @@ type StopTaskResponse struct {
 
 func (x *StopTaskResponse) Reset() {
 	*x = StopTaskResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9723,7 +9787,7 @@ func (x *StopTaskResponse) String() string {
 func (*StopTaskResponse) ProtoMessage() {}
 
 func (x *StopTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9736,7 +9800,7 @@ func (x *StopTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTaskResponse.ProtoReflect.Descriptor instead.
 func (*StopTaskResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{135}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *StopTaskResponse) GetTask() *Task {
@@ -9760,7 +9824,7 @@ type FollowTaskRequest struct {
 
 func (x *FollowTaskRequest) Reset() {
 	*x = FollowTaskRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9772,7 +9836,7 @@ func (x *FollowTaskRequest) String() string {
 func (*FollowTaskRequest) ProtoMessage() {}
 
 func (x *FollowTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9785,7 +9849,7 @@ func (x *FollowTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowTaskRequest.ProtoReflect.Descriptor instead.
 func (*FollowTaskRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{136}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *FollowTaskRequest) GetWorkspace() string {
@@ -9829,7 +9893,7 @@ type FollowTaskResponse struct {
 
 func (x *FollowTaskResponse) Reset() {
 	*x = FollowTaskResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9841,7 +9905,7 @@ func (x *FollowTaskResponse) String() string {
 func (*FollowTaskResponse) ProtoMessage() {}
 
 func (x *FollowTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9854,7 +9918,7 @@ func (x *FollowTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowTaskResponse.ProtoReflect.Descriptor instead.
 func (*FollowTaskResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{137}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *FollowTaskResponse) GetMessage() *TaskMessage {
@@ -9902,7 +9966,7 @@ type Archive struct {
 
 func (x *Archive) Reset() {
 	*x = Archive{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9914,7 +9978,7 @@ func (x *Archive) String() string {
 func (*Archive) ProtoMessage() {}
 
 func (x *Archive) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9927,7 +9991,7 @@ func (x *Archive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Archive.ProtoReflect.Descriptor instead.
 func (*Archive) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{138}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *Archive) GetId() string {
@@ -10025,7 +10089,7 @@ type ArchiveProgress struct {
 
 func (x *ArchiveProgress) Reset() {
 	*x = ArchiveProgress{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10037,7 +10101,7 @@ func (x *ArchiveProgress) String() string {
 func (*ArchiveProgress) ProtoMessage() {}
 
 func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10050,7 +10114,7 @@ func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
 func (*ArchiveProgress) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{139}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *ArchiveProgress) GetEntries() int64 {
@@ -10083,7 +10147,7 @@ type CreateArchiveRequest struct {
 
 func (x *CreateArchiveRequest) Reset() {
 	*x = CreateArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10095,7 +10159,7 @@ func (x *CreateArchiveRequest) String() string {
 func (*CreateArchiveRequest) ProtoMessage() {}
 
 func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10108,7 +10172,7 @@ func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
 func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{140}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *CreateArchiveRequest) GetWorkspace() string {
@@ -10160,7 +10224,7 @@ type CreateArchiveResponse struct {
 
 func (x *CreateArchiveResponse) Reset() {
 	*x = CreateArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10172,7 +10236,7 @@ func (x *CreateArchiveResponse) String() string {
 func (*CreateArchiveResponse) ProtoMessage() {}
 
 func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10185,7 +10249,7 @@ func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
 func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{141}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
@@ -10262,7 +10326,7 @@ type RestoreStart struct {
 
 func (x *RestoreStart) Reset() {
 	*x = RestoreStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10274,7 +10338,7 @@ func (x *RestoreStart) String() string {
 func (*RestoreStart) ProtoMessage() {}
 
 func (x *RestoreStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10287,7 +10351,7 @@ func (x *RestoreStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
 func (*RestoreStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{142}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *RestoreStart) GetFrom() string {
@@ -10352,7 +10416,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10364,7 +10428,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10377,7 +10441,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{143}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{144}
 }
 
 func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
@@ -10434,7 +10498,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10446,7 +10510,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10459,7 +10523,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{144}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{145}
 }
 
 func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
@@ -10511,7 +10575,7 @@ type ListArchivesRequest struct {
 
 func (x *ListArchivesRequest) Reset() {
 	*x = ListArchivesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10523,7 +10587,7 @@ func (x *ListArchivesRequest) String() string {
 func (*ListArchivesRequest) ProtoMessage() {}
 
 func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10536,7 +10600,7 @@ func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
 func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{145}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{146}
 }
 
 type ListArchivesResponse struct {
@@ -10548,7 +10612,7 @@ type ListArchivesResponse struct {
 
 func (x *ListArchivesResponse) Reset() {
 	*x = ListArchivesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10560,7 +10624,7 @@ func (x *ListArchivesResponse) String() string {
 func (*ListArchivesResponse) ProtoMessage() {}
 
 func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10573,7 +10637,7 @@ func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
 func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{146}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{147}
 }
 
 func (x *ListArchivesResponse) GetArchives() []*Archive {
@@ -10592,7 +10656,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10604,7 +10668,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10617,7 +10681,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{147}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *ReadArchiveRequest) GetArchive() string {
@@ -10640,7 +10704,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10652,7 +10716,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10665,7 +10729,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{148}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{149}
 }
 
 func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
@@ -10718,7 +10782,7 @@ type RemoveArchiveRequest struct {
 
 func (x *RemoveArchiveRequest) Reset() {
 	*x = RemoveArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10730,7 +10794,7 @@ func (x *RemoveArchiveRequest) String() string {
 func (*RemoveArchiveRequest) ProtoMessage() {}
 
 func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10743,7 +10807,7 @@ func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{149}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *RemoveArchiveRequest) GetArchive() string {
@@ -10761,7 +10825,7 @@ type RemoveArchiveResponse struct {
 
 func (x *RemoveArchiveResponse) Reset() {
 	*x = RemoveArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10773,7 +10837,7 @@ func (x *RemoveArchiveResponse) String() string {
 func (*RemoveArchiveResponse) ProtoMessage() {}
 
 func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10786,7 +10850,7 @@ func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{150}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{151}
 }
 
 type ReloadPolicyRequest struct {
@@ -10797,7 +10861,7 @@ type ReloadPolicyRequest struct {
 
 func (x *ReloadPolicyRequest) Reset() {
 	*x = ReloadPolicyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10809,7 +10873,7 @@ func (x *ReloadPolicyRequest) String() string {
 func (*ReloadPolicyRequest) ProtoMessage() {}
 
 func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10822,7 +10886,7 @@ func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyRequest.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{151}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{152}
 }
 
 type ReloadPolicyResponse struct {
@@ -10837,7 +10901,7 @@ type ReloadPolicyResponse struct {
 
 func (x *ReloadPolicyResponse) Reset() {
 	*x = ReloadPolicyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10849,7 +10913,7 @@ func (x *ReloadPolicyResponse) String() string {
 func (*ReloadPolicyResponse) ProtoMessage() {}
 
 func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10862,7 +10926,7 @@ func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyResponse.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{152}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{153}
 }
 
 func (x *ReloadPolicyResponse) GetOld() string {
@@ -10905,7 +10969,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10917,7 +10981,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10930,7 +10994,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{153}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{154}
 }
 
 func (x *Segment) GetText() string {
@@ -11044,7 +11108,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11056,7 +11120,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11069,7 +11133,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{154}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{155}
 }
 
 func (x *Approval) GetId() string {
@@ -11311,7 +11375,7 @@ type ApprovalAnswer struct {
 
 func (x *ApprovalAnswer) Reset() {
 	*x = ApprovalAnswer{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11323,7 +11387,7 @@ func (x *ApprovalAnswer) String() string {
 func (*ApprovalAnswer) ProtoMessage() {}
 
 func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11336,7 +11400,7 @@ func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalAnswer.ProtoReflect.Descriptor instead.
 func (*ApprovalAnswer) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{155}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{156}
 }
 
 func (x *ApprovalAnswer) GetKind() string {
@@ -11392,7 +11456,7 @@ type ListApprovalsRequest struct {
 
 func (x *ListApprovalsRequest) Reset() {
 	*x = ListApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11404,7 +11468,7 @@ func (x *ListApprovalsRequest) String() string {
 func (*ListApprovalsRequest) ProtoMessage() {}
 
 func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11417,7 +11481,7 @@ func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{156}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{157}
 }
 
 func (x *ListApprovalsRequest) GetState() string {
@@ -11467,7 +11531,7 @@ type ListApprovalsResponse struct {
 
 func (x *ListApprovalsResponse) Reset() {
 	*x = ListApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11479,7 +11543,7 @@ func (x *ListApprovalsResponse) String() string {
 func (*ListApprovalsResponse) ProtoMessage() {}
 
 func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11492,7 +11556,7 @@ func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{157}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{158}
 }
 
 func (x *ListApprovalsResponse) GetApprovals() []*Approval {
@@ -11518,7 +11582,7 @@ type GetApprovalRequest struct {
 
 func (x *GetApprovalRequest) Reset() {
 	*x = GetApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11530,7 +11594,7 @@ func (x *GetApprovalRequest) String() string {
 func (*GetApprovalRequest) ProtoMessage() {}
 
 func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11543,7 +11607,7 @@ func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
 func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{158}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{159}
 }
 
 func (x *GetApprovalRequest) GetId() string {
@@ -11562,7 +11626,7 @@ type GetApprovalResponse struct {
 
 func (x *GetApprovalResponse) Reset() {
 	*x = GetApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11574,7 +11638,7 @@ func (x *GetApprovalResponse) String() string {
 func (*GetApprovalResponse) ProtoMessage() {}
 
 func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11587,7 +11651,7 @@ func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
 func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{159}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{160}
 }
 
 func (x *GetApprovalResponse) GetApproval() *Approval {
@@ -11614,7 +11678,7 @@ type AnswerApprovalRequest struct {
 
 func (x *AnswerApprovalRequest) Reset() {
 	*x = AnswerApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11626,7 +11690,7 @@ func (x *AnswerApprovalRequest) String() string {
 func (*AnswerApprovalRequest) ProtoMessage() {}
 
 func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11639,7 +11703,7 @@ func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalRequest.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{160}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{161}
 }
 
 func (x *AnswerApprovalRequest) GetId() string {
@@ -11679,7 +11743,7 @@ type AnswerApprovalResponse struct {
 
 func (x *AnswerApprovalResponse) Reset() {
 	*x = AnswerApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11691,7 +11755,7 @@ func (x *AnswerApprovalResponse) String() string {
 func (*AnswerApprovalResponse) ProtoMessage() {}
 
 func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11704,7 +11768,7 @@ func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalResponse.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{161}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{162}
 }
 
 func (x *AnswerApprovalResponse) GetApproval() *Approval {
@@ -11722,7 +11786,7 @@ type WatchApprovalsRequest struct {
 
 func (x *WatchApprovalsRequest) Reset() {
 	*x = WatchApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11734,7 +11798,7 @@ func (x *WatchApprovalsRequest) String() string {
 func (*WatchApprovalsRequest) ProtoMessage() {}
 
 func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11747,7 +11811,7 @@ func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{162}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{163}
 }
 
 type WatchApprovalsResponse struct {
@@ -11761,7 +11825,7 @@ type WatchApprovalsResponse struct {
 
 func (x *WatchApprovalsResponse) Reset() {
 	*x = WatchApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11773,7 +11837,7 @@ func (x *WatchApprovalsResponse) String() string {
 func (*WatchApprovalsResponse) ProtoMessage() {}
 
 func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11786,7 +11850,7 @@ func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{163}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{164}
 }
 
 func (x *WatchApprovalsResponse) GetApproval() *Approval {
@@ -11828,7 +11892,7 @@ type Permission struct {
 
 func (x *Permission) Reset() {
 	*x = Permission{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11840,7 +11904,7 @@ func (x *Permission) String() string {
 func (*Permission) ProtoMessage() {}
 
 func (x *Permission) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11853,7 +11917,7 @@ func (x *Permission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permission.ProtoReflect.Descriptor instead.
 func (*Permission) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{164}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{165}
 }
 
 func (x *Permission) GetId() string {
@@ -11955,7 +12019,7 @@ type AllowCommandRequest struct {
 
 func (x *AllowCommandRequest) Reset() {
 	*x = AllowCommandRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11967,7 +12031,7 @@ func (x *AllowCommandRequest) String() string {
 func (*AllowCommandRequest) ProtoMessage() {}
 
 func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11980,7 +12044,7 @@ func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandRequest.ProtoReflect.Descriptor instead.
 func (*AllowCommandRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{165}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{166}
 }
 
 func (x *AllowCommandRequest) GetArgv() []string {
@@ -12013,7 +12077,7 @@ type AllowCommandResponse struct {
 
 func (x *AllowCommandResponse) Reset() {
 	*x = AllowCommandResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12025,7 +12089,7 @@ func (x *AllowCommandResponse) String() string {
 func (*AllowCommandResponse) ProtoMessage() {}
 
 func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12038,7 +12102,7 @@ func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandResponse.ProtoReflect.Descriptor instead.
 func (*AllowCommandResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{166}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{167}
 }
 
 func (x *AllowCommandResponse) GetPermission() *Permission {
@@ -12058,7 +12122,7 @@ type ListPermissionsRequest struct {
 
 func (x *ListPermissionsRequest) Reset() {
 	*x = ListPermissionsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12070,7 +12134,7 @@ func (x *ListPermissionsRequest) String() string {
 func (*ListPermissionsRequest) ProtoMessage() {}
 
 func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12083,7 +12147,7 @@ func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPermissionsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{167}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{168}
 }
 
 func (x *ListPermissionsRequest) GetWorkspace() string {
@@ -12109,7 +12173,7 @@ type ListPermissionsResponse struct {
 
 func (x *ListPermissionsResponse) Reset() {
 	*x = ListPermissionsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12121,7 +12185,7 @@ func (x *ListPermissionsResponse) String() string {
 func (*ListPermissionsResponse) ProtoMessage() {}
 
 func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12134,7 +12198,7 @@ func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPermissionsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{168}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{169}
 }
 
 func (x *ListPermissionsResponse) GetPermissions() []*Permission {
@@ -12153,7 +12217,7 @@ type RevokePermissionRequest struct {
 
 func (x *RevokePermissionRequest) Reset() {
 	*x = RevokePermissionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12165,7 +12229,7 @@ func (x *RevokePermissionRequest) String() string {
 func (*RevokePermissionRequest) ProtoMessage() {}
 
 func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12178,7 +12242,7 @@ func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionRequest.ProtoReflect.Descriptor instead.
 func (*RevokePermissionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{169}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{170}
 }
 
 func (x *RevokePermissionRequest) GetId() string {
@@ -12196,7 +12260,7 @@ type RevokePermissionResponse struct {
 
 func (x *RevokePermissionResponse) Reset() {
 	*x = RevokePermissionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12208,7 +12272,7 @@ func (x *RevokePermissionResponse) String() string {
 func (*RevokePermissionResponse) ProtoMessage() {}
 
 func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12221,7 +12285,7 @@ func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionResponse.ProtoReflect.Descriptor instead.
 func (*RevokePermissionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{170}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{171}
 }
 
 type FileEntry struct {
@@ -12248,7 +12312,7 @@ type FileEntry struct {
 
 func (x *FileEntry) Reset() {
 	*x = FileEntry{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12260,7 +12324,7 @@ func (x *FileEntry) String() string {
 func (*FileEntry) ProtoMessage() {}
 
 func (x *FileEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12273,7 +12337,7 @@ func (x *FileEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileEntry.ProtoReflect.Descriptor instead.
 func (*FileEntry) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{171}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{172}
 }
 
 func (x *FileEntry) GetPath() string {
@@ -12363,7 +12427,7 @@ type FilesSummary struct {
 
 func (x *FilesSummary) Reset() {
 	*x = FilesSummary{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12375,7 +12439,7 @@ func (x *FilesSummary) String() string {
 func (*FilesSummary) ProtoMessage() {}
 
 func (x *FilesSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12388,7 +12452,7 @@ func (x *FilesSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesSummary.ProtoReflect.Descriptor instead.
 func (*FilesSummary) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{172}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{173}
 }
 
 func (x *FilesSummary) GetEntries() int64 {
@@ -12447,7 +12511,7 @@ type ReadFileRequest struct {
 
 func (x *ReadFileRequest) Reset() {
 	*x = ReadFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12459,7 +12523,7 @@ func (x *ReadFileRequest) String() string {
 func (*ReadFileRequest) ProtoMessage() {}
 
 func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12472,7 +12536,7 @@ func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
 func (*ReadFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{173}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{174}
 }
 
 func (x *ReadFileRequest) GetWorkspace() string {
@@ -12523,7 +12587,7 @@ type ReadFileResponse struct {
 
 func (x *ReadFileResponse) Reset() {
 	*x = ReadFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12535,7 +12599,7 @@ func (x *ReadFileResponse) String() string {
 func (*ReadFileResponse) ProtoMessage() {}
 
 func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12548,7 +12612,7 @@ func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
 func (*ReadFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{174}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{175}
 }
 
 func (x *ReadFileResponse) GetKind() isReadFileResponse_Kind {
@@ -12609,7 +12673,7 @@ type WriteFileStart struct {
 
 func (x *WriteFileStart) Reset() {
 	*x = WriteFileStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12621,7 +12685,7 @@ func (x *WriteFileStart) String() string {
 func (*WriteFileStart) ProtoMessage() {}
 
 func (x *WriteFileStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12634,7 +12698,7 @@ func (x *WriteFileStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileStart.ProtoReflect.Descriptor instead.
 func (*WriteFileStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{175}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{176}
 }
 
 func (x *WriteFileStart) GetWorkspace() string {
@@ -12693,7 +12757,7 @@ type WriteFileRequest struct {
 
 func (x *WriteFileRequest) Reset() {
 	*x = WriteFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12705,7 +12769,7 @@ func (x *WriteFileRequest) String() string {
 func (*WriteFileRequest) ProtoMessage() {}
 
 func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12718,7 +12782,7 @@ func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileRequest.ProtoReflect.Descriptor instead.
 func (*WriteFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{176}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{177}
 }
 
 func (x *WriteFileRequest) GetKind() isWriteFileRequest_Kind {
@@ -12788,7 +12852,7 @@ type WriteFileResponse struct {
 
 func (x *WriteFileResponse) Reset() {
 	*x = WriteFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[178]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12800,7 +12864,7 @@ func (x *WriteFileResponse) String() string {
 func (*WriteFileResponse) ProtoMessage() {}
 
 func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[178]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12813,7 +12877,7 @@ func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileResponse.ProtoReflect.Descriptor instead.
 func (*WriteFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{177}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{178}
 }
 
 func (x *WriteFileResponse) GetFile() *FileEntry {
@@ -12842,7 +12906,7 @@ type ListFilesRequest struct {
 
 func (x *ListFilesRequest) Reset() {
 	*x = ListFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[178]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[179]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12854,7 +12918,7 @@ func (x *ListFilesRequest) String() string {
 func (*ListFilesRequest) ProtoMessage() {}
 
 func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[178]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[179]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12867,7 +12931,7 @@ func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
 func (*ListFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{178}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{179}
 }
 
 func (x *ListFilesRequest) GetWorkspace() string {
@@ -12934,7 +12998,7 @@ type ListFilesResponse struct {
 
 func (x *ListFilesResponse) Reset() {
 	*x = ListFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[179]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[180]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12946,7 +13010,7 @@ func (x *ListFilesResponse) String() string {
 func (*ListFilesResponse) ProtoMessage() {}
 
 func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[179]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[180]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12959,7 +13023,7 @@ func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
 func (*ListFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{179}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{180}
 }
 
 func (x *ListFilesResponse) GetFile() *FileEntry {
@@ -13003,7 +13067,7 @@ type StatFileRequest struct {
 
 func (x *StatFileRequest) Reset() {
 	*x = StatFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[180]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[181]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13015,7 +13079,7 @@ func (x *StatFileRequest) String() string {
 func (*StatFileRequest) ProtoMessage() {}
 
 func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[180]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[181]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13028,7 +13092,7 @@ func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileRequest.ProtoReflect.Descriptor instead.
 func (*StatFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{180}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{181}
 }
 
 func (x *StatFileRequest) GetWorkspace() string {
@@ -13068,7 +13132,7 @@ type StatFileResponse struct {
 
 func (x *StatFileResponse) Reset() {
 	*x = StatFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[181]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[182]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13080,7 +13144,7 @@ func (x *StatFileResponse) String() string {
 func (*StatFileResponse) ProtoMessage() {}
 
 func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[181]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[182]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13093,7 +13157,7 @@ func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileResponse.ProtoReflect.Descriptor instead.
 func (*StatFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{181}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{182}
 }
 
 func (x *StatFileResponse) GetFile() *FileEntry {
@@ -13117,7 +13181,7 @@ type MakeDirectoryRequest struct {
 
 func (x *MakeDirectoryRequest) Reset() {
 	*x = MakeDirectoryRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[182]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[183]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13129,7 +13193,7 @@ func (x *MakeDirectoryRequest) String() string {
 func (*MakeDirectoryRequest) ProtoMessage() {}
 
 func (x *MakeDirectoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[182]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[183]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13142,7 +13206,7 @@ func (x *MakeDirectoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeDirectoryRequest.ProtoReflect.Descriptor instead.
 func (*MakeDirectoryRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{182}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{183}
 }
 
 func (x *MakeDirectoryRequest) GetWorkspace() string {
@@ -13188,7 +13252,7 @@ type MakeDirectoryResponse struct {
 
 func (x *MakeDirectoryResponse) Reset() {
 	*x = MakeDirectoryResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[183]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[184]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13200,7 +13264,7 @@ func (x *MakeDirectoryResponse) String() string {
 func (*MakeDirectoryResponse) ProtoMessage() {}
 
 func (x *MakeDirectoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[183]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[184]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13213,7 +13277,7 @@ func (x *MakeDirectoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeDirectoryResponse.ProtoReflect.Descriptor instead.
 func (*MakeDirectoryResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{183}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{184}
 }
 
 type MoveFileRequest struct {
@@ -13233,7 +13297,7 @@ type MoveFileRequest struct {
 
 func (x *MoveFileRequest) Reset() {
 	*x = MoveFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[184]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[185]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13245,7 +13309,7 @@ func (x *MoveFileRequest) String() string {
 func (*MoveFileRequest) ProtoMessage() {}
 
 func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[184]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[185]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13258,7 +13322,7 @@ func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileRequest.ProtoReflect.Descriptor instead.
 func (*MoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{184}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{185}
 }
 
 func (x *MoveFileRequest) GetWorkspace() string {
@@ -13318,7 +13382,7 @@ type MoveFileResponse struct {
 
 func (x *MoveFileResponse) Reset() {
 	*x = MoveFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[185]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[186]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13330,7 +13394,7 @@ func (x *MoveFileResponse) String() string {
 func (*MoveFileResponse) ProtoMessage() {}
 
 func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[185]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[186]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13343,7 +13407,7 @@ func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileResponse.ProtoReflect.Descriptor instead.
 func (*MoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{185}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{186}
 }
 
 type RemoveFileRequest struct {
@@ -13359,7 +13423,7 @@ type RemoveFileRequest struct {
 
 func (x *RemoveFileRequest) Reset() {
 	*x = RemoveFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[186]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[187]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13371,7 +13435,7 @@ func (x *RemoveFileRequest) String() string {
 func (*RemoveFileRequest) ProtoMessage() {}
 
 func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[186]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[187]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13384,7 +13448,7 @@ func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileRequest.ProtoReflect.Descriptor instead.
 func (*RemoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{186}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{187}
 }
 
 func (x *RemoveFileRequest) GetWorkspace() string {
@@ -13423,7 +13487,7 @@ type RemoveFileResponse struct {
 
 func (x *RemoveFileResponse) Reset() {
 	*x = RemoveFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[187]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[188]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13435,7 +13499,7 @@ func (x *RemoveFileResponse) String() string {
 func (*RemoveFileResponse) ProtoMessage() {}
 
 func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[187]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[188]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13448,7 +13512,7 @@ func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileResponse.ProtoReflect.Descriptor instead.
 func (*RemoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{187}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{188}
 }
 
 type PackFilesRequest struct {
@@ -13464,7 +13528,7 @@ type PackFilesRequest struct {
 
 func (x *PackFilesRequest) Reset() {
 	*x = PackFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[188]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[189]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13476,7 +13540,7 @@ func (x *PackFilesRequest) String() string {
 func (*PackFilesRequest) ProtoMessage() {}
 
 func (x *PackFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[188]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[189]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13489,7 +13553,7 @@ func (x *PackFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackFilesRequest.ProtoReflect.Descriptor instead.
 func (*PackFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{188}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{189}
 }
 
 func (x *PackFilesRequest) GetWorkspace() string {
@@ -13533,7 +13597,7 @@ type PackFilesResponse struct {
 
 func (x *PackFilesResponse) Reset() {
 	*x = PackFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[189]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[190]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13545,7 +13609,7 @@ func (x *PackFilesResponse) String() string {
 func (*PackFilesResponse) ProtoMessage() {}
 
 func (x *PackFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[189]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[190]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13558,7 +13622,7 @@ func (x *PackFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackFilesResponse.ProtoReflect.Descriptor instead.
 func (*PackFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{189}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{190}
 }
 
 func (x *PackFilesResponse) GetKind() isPackFilesResponse_Kind {
@@ -13616,7 +13680,7 @@ type UnpackFilesStart struct {
 
 func (x *UnpackFilesStart) Reset() {
 	*x = UnpackFilesStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[190]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[191]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13628,7 +13692,7 @@ func (x *UnpackFilesStart) String() string {
 func (*UnpackFilesStart) ProtoMessage() {}
 
 func (x *UnpackFilesStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[190]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[191]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13641,7 +13705,7 @@ func (x *UnpackFilesStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesStart.ProtoReflect.Descriptor instead.
 func (*UnpackFilesStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{190}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{191}
 }
 
 func (x *UnpackFilesStart) GetWorkspace() string {
@@ -13686,7 +13750,7 @@ type UnpackFilesRequest struct {
 
 func (x *UnpackFilesRequest) Reset() {
 	*x = UnpackFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[191]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[192]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13698,7 +13762,7 @@ func (x *UnpackFilesRequest) String() string {
 func (*UnpackFilesRequest) ProtoMessage() {}
 
 func (x *UnpackFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[191]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[192]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13711,7 +13775,7 @@ func (x *UnpackFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesRequest.ProtoReflect.Descriptor instead.
 func (*UnpackFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{191}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{192}
 }
 
 func (x *UnpackFilesRequest) GetKind() isUnpackFilesRequest_Kind {
@@ -13781,7 +13845,7 @@ type UnpackFilesResponse struct {
 
 func (x *UnpackFilesResponse) Reset() {
 	*x = UnpackFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[192]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[193]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13793,7 +13857,7 @@ func (x *UnpackFilesResponse) String() string {
 func (*UnpackFilesResponse) ProtoMessage() {}
 
 func (x *UnpackFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[192]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[193]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13806,7 +13870,7 @@ func (x *UnpackFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesResponse.ProtoReflect.Descriptor instead.
 func (*UnpackFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{192}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{193}
 }
 
 func (x *UnpackFilesResponse) GetSummary() *FilesSummary {
@@ -13836,7 +13900,7 @@ type SearchFilesRequest struct {
 
 func (x *SearchFilesRequest) Reset() {
 	*x = SearchFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[193]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[194]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13848,7 +13912,7 @@ func (x *SearchFilesRequest) String() string {
 func (*SearchFilesRequest) ProtoMessage() {}
 
 func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[193]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[194]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13861,7 +13925,7 @@ func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesRequest.ProtoReflect.Descriptor instead.
 func (*SearchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{193}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{194}
 }
 
 func (x *SearchFilesRequest) GetWorkspace() string {
@@ -13925,7 +13989,7 @@ type SearchFilesResponse struct {
 
 func (x *SearchFilesResponse) Reset() {
 	*x = SearchFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[194]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[195]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13937,7 +14001,7 @@ func (x *SearchFilesResponse) String() string {
 func (*SearchFilesResponse) ProtoMessage() {}
 
 func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[194]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[195]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13950,7 +14014,7 @@ func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesResponse.ProtoReflect.Descriptor instead.
 func (*SearchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{194}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{195}
 }
 
 func (x *SearchFilesResponse) GetMatches() []*FileEntry {
@@ -13988,7 +14052,7 @@ type WatchFilesRequest struct {
 
 func (x *WatchFilesRequest) Reset() {
 	*x = WatchFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[195]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[196]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14000,7 +14064,7 @@ func (x *WatchFilesRequest) String() string {
 func (*WatchFilesRequest) ProtoMessage() {}
 
 func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[195]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[196]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14013,7 +14077,7 @@ func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesRequest.ProtoReflect.Descriptor instead.
 func (*WatchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{195}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{196}
 }
 
 func (x *WatchFilesRequest) GetWorkspace() string {
@@ -14053,7 +14117,7 @@ type WatchFilesResponse struct {
 
 func (x *WatchFilesResponse) Reset() {
 	*x = WatchFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[196]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[197]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14065,7 +14129,7 @@ func (x *WatchFilesResponse) String() string {
 func (*WatchFilesResponse) ProtoMessage() {}
 
 func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[196]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[197]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14078,7 +14142,7 @@ func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesResponse.ProtoReflect.Descriptor instead.
 func (*WatchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{196}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{197}
 }
 
 func (x *WatchFilesResponse) GetEvents() []*FileEvent {
@@ -14102,7 +14166,7 @@ type FileEvent struct {
 
 func (x *FileEvent) Reset() {
 	*x = FileEvent{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[197]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[198]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14114,7 +14178,7 @@ func (x *FileEvent) String() string {
 func (*FileEvent) ProtoMessage() {}
 
 func (x *FileEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[197]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[198]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14127,7 +14191,7 @@ func (x *FileEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileEvent.ProtoReflect.Descriptor instead.
 func (*FileEvent) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{197}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{198}
 }
 
 func (x *FileEvent) GetPath() string {
@@ -14819,7 +14883,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x17\n" +
 	"\aunix_ms\x18\x02 \x01(\x03R\x06unixMs\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04body\x18\x04 \x01(\fR\x04body\"\x85\x02\n" +
+	"\x04body\x18\x04 \x01(\fR\x04body\"\xc3\x02\n" +
 	"\x0eRunTaskRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12,\n" +
 	"\acommand\x18\x02 \x01(\v2\x12.carrel.v1.CommandR\acommand\x12\x1a\n" +
@@ -14828,7 +14892,11 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05serve\x18\x05 \x01(\bR\x05serve\x12\x14\n" +
 	"\x05after\x18\x06 \x01(\tR\x05after\x12\x1b\n" +
 	"\tplan_only\x18\a \x01(\bR\bplanOnly\x12*\n" +
-	"\afan_out\x18\b \x01(\v2\x11.carrel.v1.FanOutR\x06fanOut\"v\n" +
+	"\afan_out\x18\b \x01(\v2\x11.carrel.v1.FanOutR\x06fanOut\x12<\n" +
+	"\x0egroup_fan_outs\x18\t \x03(\v2\x16.carrel.v1.GroupFanOutR\fgroupFanOuts\"O\n" +
+	"\vGroupFanOut\x12\x14\n" +
+	"\x05hosts\x18\x01 \x03(\tR\x05hosts\x12*\n" +
+	"\afan_out\x18\x02 \x01(\v2\x11.carrel.v1.FanOutR\x06fanOut\"v\n" +
 	"\x06FanOut\x12\x14\n" +
 	"\x05forks\x18\x01 \x01(\x05R\x05forks\x12\x16\n" +
 	"\x06serial\x18\x02 \x01(\tR\x06serial\x12!\n" +
@@ -15328,7 +15396,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 200)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 201)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -15451,85 +15519,86 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Task)(nil),                     // 118: carrel.v1.Task
 	(*TaskMessage)(nil),              // 119: carrel.v1.TaskMessage
 	(*RunTaskRequest)(nil),           // 120: carrel.v1.RunTaskRequest
-	(*FanOut)(nil),                   // 121: carrel.v1.FanOut
-	(*RunTaskResponse)(nil),          // 122: carrel.v1.RunTaskResponse
-	(*ServeRequest)(nil),             // 123: carrel.v1.ServeRequest
-	(*ServeStart)(nil),               // 124: carrel.v1.ServeStart
-	(*AgentPatch)(nil),               // 125: carrel.v1.AgentPatch
-	(*PatchResult)(nil),              // 126: carrel.v1.PatchResult
-	(*AgentStep)(nil),                // 127: carrel.v1.AgentStep
-	(*StepResult)(nil),               // 128: carrel.v1.StepResult
-	(*ServeResponse)(nil),            // 129: carrel.v1.ServeResponse
-	(*ListTasksRequest)(nil),         // 130: carrel.v1.ListTasksRequest
-	(*ListTasksResponse)(nil),        // 131: carrel.v1.ListTasksResponse
-	(*GetTaskRequest)(nil),           // 132: carrel.v1.GetTaskRequest
-	(*GetTaskResponse)(nil),          // 133: carrel.v1.GetTaskResponse
-	(*StopTaskRequest)(nil),          // 134: carrel.v1.StopTaskRequest
-	(*StopTaskResponse)(nil),         // 135: carrel.v1.StopTaskResponse
-	(*FollowTaskRequest)(nil),        // 136: carrel.v1.FollowTaskRequest
-	(*FollowTaskResponse)(nil),       // 137: carrel.v1.FollowTaskResponse
-	(*Archive)(nil),                  // 138: carrel.v1.Archive
-	(*ArchiveProgress)(nil),          // 139: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),     // 140: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil),    // 141: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),             // 142: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),           // 143: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),          // 144: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),      // 145: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),     // 146: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),       // 147: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),      // 148: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),     // 149: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil),    // 150: carrel.v1.RemoveArchiveResponse
-	(*ReloadPolicyRequest)(nil),      // 151: carrel.v1.ReloadPolicyRequest
-	(*ReloadPolicyResponse)(nil),     // 152: carrel.v1.ReloadPolicyResponse
-	(*Segment)(nil),                  // 153: carrel.v1.Segment
-	(*Approval)(nil),                 // 154: carrel.v1.Approval
-	(*ApprovalAnswer)(nil),           // 155: carrel.v1.ApprovalAnswer
-	(*ListApprovalsRequest)(nil),     // 156: carrel.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),    // 157: carrel.v1.ListApprovalsResponse
-	(*GetApprovalRequest)(nil),       // 158: carrel.v1.GetApprovalRequest
-	(*GetApprovalResponse)(nil),      // 159: carrel.v1.GetApprovalResponse
-	(*AnswerApprovalRequest)(nil),    // 160: carrel.v1.AnswerApprovalRequest
-	(*AnswerApprovalResponse)(nil),   // 161: carrel.v1.AnswerApprovalResponse
-	(*WatchApprovalsRequest)(nil),    // 162: carrel.v1.WatchApprovalsRequest
-	(*WatchApprovalsResponse)(nil),   // 163: carrel.v1.WatchApprovalsResponse
-	(*Permission)(nil),               // 164: carrel.v1.Permission
-	(*AllowCommandRequest)(nil),      // 165: carrel.v1.AllowCommandRequest
-	(*AllowCommandResponse)(nil),     // 166: carrel.v1.AllowCommandResponse
-	(*ListPermissionsRequest)(nil),   // 167: carrel.v1.ListPermissionsRequest
-	(*ListPermissionsResponse)(nil),  // 168: carrel.v1.ListPermissionsResponse
-	(*RevokePermissionRequest)(nil),  // 169: carrel.v1.RevokePermissionRequest
-	(*RevokePermissionResponse)(nil), // 170: carrel.v1.RevokePermissionResponse
-	(*FileEntry)(nil),                // 171: carrel.v1.FileEntry
-	(*FilesSummary)(nil),             // 172: carrel.v1.FilesSummary
-	(*ReadFileRequest)(nil),          // 173: carrel.v1.ReadFileRequest
-	(*ReadFileResponse)(nil),         // 174: carrel.v1.ReadFileResponse
-	(*WriteFileStart)(nil),           // 175: carrel.v1.WriteFileStart
-	(*WriteFileRequest)(nil),         // 176: carrel.v1.WriteFileRequest
-	(*WriteFileResponse)(nil),        // 177: carrel.v1.WriteFileResponse
-	(*ListFilesRequest)(nil),         // 178: carrel.v1.ListFilesRequest
-	(*ListFilesResponse)(nil),        // 179: carrel.v1.ListFilesResponse
-	(*StatFileRequest)(nil),          // 180: carrel.v1.StatFileRequest
-	(*StatFileResponse)(nil),         // 181: carrel.v1.StatFileResponse
-	(*MakeDirectoryRequest)(nil),     // 182: carrel.v1.MakeDirectoryRequest
-	(*MakeDirectoryResponse)(nil),    // 183: carrel.v1.MakeDirectoryResponse
-	(*MoveFileRequest)(nil),          // 184: carrel.v1.MoveFileRequest
-	(*MoveFileResponse)(nil),         // 185: carrel.v1.MoveFileResponse
-	(*RemoveFileRequest)(nil),        // 186: carrel.v1.RemoveFileRequest
-	(*RemoveFileResponse)(nil),       // 187: carrel.v1.RemoveFileResponse
-	(*PackFilesRequest)(nil),         // 188: carrel.v1.PackFilesRequest
-	(*PackFilesResponse)(nil),        // 189: carrel.v1.PackFilesResponse
-	(*UnpackFilesStart)(nil),         // 190: carrel.v1.UnpackFilesStart
-	(*UnpackFilesRequest)(nil),       // 191: carrel.v1.UnpackFilesRequest
-	(*UnpackFilesResponse)(nil),      // 192: carrel.v1.UnpackFilesResponse
-	(*SearchFilesRequest)(nil),       // 193: carrel.v1.SearchFilesRequest
-	(*SearchFilesResponse)(nil),      // 194: carrel.v1.SearchFilesResponse
-	(*WatchFilesRequest)(nil),        // 195: carrel.v1.WatchFilesRequest
-	(*WatchFilesResponse)(nil),       // 196: carrel.v1.WatchFilesResponse
-	(*FileEvent)(nil),                // 197: carrel.v1.FileEvent
-	nil,                              // 198: carrel.v1.Command.EnvEntry
-	nil,                              // 199: carrel.v1.AgentPatch.ModesEntry
+	(*GroupFanOut)(nil),              // 121: carrel.v1.GroupFanOut
+	(*FanOut)(nil),                   // 122: carrel.v1.FanOut
+	(*RunTaskResponse)(nil),          // 123: carrel.v1.RunTaskResponse
+	(*ServeRequest)(nil),             // 124: carrel.v1.ServeRequest
+	(*ServeStart)(nil),               // 125: carrel.v1.ServeStart
+	(*AgentPatch)(nil),               // 126: carrel.v1.AgentPatch
+	(*PatchResult)(nil),              // 127: carrel.v1.PatchResult
+	(*AgentStep)(nil),                // 128: carrel.v1.AgentStep
+	(*StepResult)(nil),               // 129: carrel.v1.StepResult
+	(*ServeResponse)(nil),            // 130: carrel.v1.ServeResponse
+	(*ListTasksRequest)(nil),         // 131: carrel.v1.ListTasksRequest
+	(*ListTasksResponse)(nil),        // 132: carrel.v1.ListTasksResponse
+	(*GetTaskRequest)(nil),           // 133: carrel.v1.GetTaskRequest
+	(*GetTaskResponse)(nil),          // 134: carrel.v1.GetTaskResponse
+	(*StopTaskRequest)(nil),          // 135: carrel.v1.StopTaskRequest
+	(*StopTaskResponse)(nil),         // 136: carrel.v1.StopTaskResponse
+	(*FollowTaskRequest)(nil),        // 137: carrel.v1.FollowTaskRequest
+	(*FollowTaskResponse)(nil),       // 138: carrel.v1.FollowTaskResponse
+	(*Archive)(nil),                  // 139: carrel.v1.Archive
+	(*ArchiveProgress)(nil),          // 140: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),     // 141: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil),    // 142: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),             // 143: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),           // 144: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),          // 145: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),      // 146: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),     // 147: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),       // 148: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),      // 149: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),     // 150: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil),    // 151: carrel.v1.RemoveArchiveResponse
+	(*ReloadPolicyRequest)(nil),      // 152: carrel.v1.ReloadPolicyRequest
+	(*ReloadPolicyResponse)(nil),     // 153: carrel.v1.ReloadPolicyResponse
+	(*Segment)(nil),                  // 154: carrel.v1.Segment
+	(*Approval)(nil),                 // 155: carrel.v1.Approval
+	(*ApprovalAnswer)(nil),           // 156: carrel.v1.ApprovalAnswer
+	(*ListApprovalsRequest)(nil),     // 157: carrel.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),    // 158: carrel.v1.ListApprovalsResponse
+	(*GetApprovalRequest)(nil),       // 159: carrel.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 160: carrel.v1.GetApprovalResponse
+	(*AnswerApprovalRequest)(nil),    // 161: carrel.v1.AnswerApprovalRequest
+	(*AnswerApprovalResponse)(nil),   // 162: carrel.v1.AnswerApprovalResponse
+	(*WatchApprovalsRequest)(nil),    // 163: carrel.v1.WatchApprovalsRequest
+	(*WatchApprovalsResponse)(nil),   // 164: carrel.v1.WatchApprovalsResponse
+	(*Permission)(nil),               // 165: carrel.v1.Permission
+	(*AllowCommandRequest)(nil),      // 166: carrel.v1.AllowCommandRequest
+	(*AllowCommandResponse)(nil),     // 167: carrel.v1.AllowCommandResponse
+	(*ListPermissionsRequest)(nil),   // 168: carrel.v1.ListPermissionsRequest
+	(*ListPermissionsResponse)(nil),  // 169: carrel.v1.ListPermissionsResponse
+	(*RevokePermissionRequest)(nil),  // 170: carrel.v1.RevokePermissionRequest
+	(*RevokePermissionResponse)(nil), // 171: carrel.v1.RevokePermissionResponse
+	(*FileEntry)(nil),                // 172: carrel.v1.FileEntry
+	(*FilesSummary)(nil),             // 173: carrel.v1.FilesSummary
+	(*ReadFileRequest)(nil),          // 174: carrel.v1.ReadFileRequest
+	(*ReadFileResponse)(nil),         // 175: carrel.v1.ReadFileResponse
+	(*WriteFileStart)(nil),           // 176: carrel.v1.WriteFileStart
+	(*WriteFileRequest)(nil),         // 177: carrel.v1.WriteFileRequest
+	(*WriteFileResponse)(nil),        // 178: carrel.v1.WriteFileResponse
+	(*ListFilesRequest)(nil),         // 179: carrel.v1.ListFilesRequest
+	(*ListFilesResponse)(nil),        // 180: carrel.v1.ListFilesResponse
+	(*StatFileRequest)(nil),          // 181: carrel.v1.StatFileRequest
+	(*StatFileResponse)(nil),         // 182: carrel.v1.StatFileResponse
+	(*MakeDirectoryRequest)(nil),     // 183: carrel.v1.MakeDirectoryRequest
+	(*MakeDirectoryResponse)(nil),    // 184: carrel.v1.MakeDirectoryResponse
+	(*MoveFileRequest)(nil),          // 185: carrel.v1.MoveFileRequest
+	(*MoveFileResponse)(nil),         // 186: carrel.v1.MoveFileResponse
+	(*RemoveFileRequest)(nil),        // 187: carrel.v1.RemoveFileRequest
+	(*RemoveFileResponse)(nil),       // 188: carrel.v1.RemoveFileResponse
+	(*PackFilesRequest)(nil),         // 189: carrel.v1.PackFilesRequest
+	(*PackFilesResponse)(nil),        // 190: carrel.v1.PackFilesResponse
+	(*UnpackFilesStart)(nil),         // 191: carrel.v1.UnpackFilesStart
+	(*UnpackFilesRequest)(nil),       // 192: carrel.v1.UnpackFilesRequest
+	(*UnpackFilesResponse)(nil),      // 193: carrel.v1.UnpackFilesResponse
+	(*SearchFilesRequest)(nil),       // 194: carrel.v1.SearchFilesRequest
+	(*SearchFilesResponse)(nil),      // 195: carrel.v1.SearchFilesResponse
+	(*WatchFilesRequest)(nil),        // 196: carrel.v1.WatchFilesRequest
+	(*WatchFilesResponse)(nil),       // 197: carrel.v1.WatchFilesResponse
+	(*FileEvent)(nil),                // 198: carrel.v1.FileEvent
+	nil,                              // 199: carrel.v1.Command.EnvEntry
+	nil,                              // 200: carrel.v1.AgentPatch.ModesEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -15561,7 +15630,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	34,  // 26: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
 	37,  // 27: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
 	3,   // 28: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	198, // 29: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	199, // 29: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
 	42,  // 30: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
 	43,  // 31: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
 	42,  // 32: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
@@ -15608,203 +15677,205 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	113, // 73: carrel.v1.ModelUsage.today:type_name -> carrel.v1.ModelSums
 	113, // 74: carrel.v1.ModelUsage.whole:type_name -> carrel.v1.ModelSums
 	42,  // 75: carrel.v1.RunTaskRequest.command:type_name -> carrel.v1.Command
-	121, // 76: carrel.v1.RunTaskRequest.fan_out:type_name -> carrel.v1.FanOut
-	118, // 77: carrel.v1.RunTaskResponse.task:type_name -> carrel.v1.Task
-	124, // 78: carrel.v1.ServeRequest.start:type_name -> carrel.v1.ServeStart
-	128, // 79: carrel.v1.ServeRequest.result:type_name -> carrel.v1.StepResult
-	126, // 80: carrel.v1.ServeRequest.patched:type_name -> carrel.v1.PatchResult
-	199, // 81: carrel.v1.AgentPatch.modes:type_name -> carrel.v1.AgentPatch.ModesEntry
-	43,  // 82: carrel.v1.StepResult.status:type_name -> carrel.v1.Status
-	127, // 83: carrel.v1.ServeResponse.step:type_name -> carrel.v1.AgentStep
-	125, // 84: carrel.v1.ServeResponse.patch:type_name -> carrel.v1.AgentPatch
-	118, // 85: carrel.v1.ListTasksResponse.tasks:type_name -> carrel.v1.Task
-	118, // 86: carrel.v1.GetTaskResponse.task:type_name -> carrel.v1.Task
-	118, // 87: carrel.v1.StopTaskResponse.task:type_name -> carrel.v1.Task
-	119, // 88: carrel.v1.FollowTaskResponse.message:type_name -> carrel.v1.TaskMessage
-	118, // 89: carrel.v1.FollowTaskResponse.task:type_name -> carrel.v1.Task
-	0,   // 90: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	139, // 91: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	138, // 92: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,   // 93: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	142, // 94: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	139, // 95: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,   // 96: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	138, // 97: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	138, // 98: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	153, // 99: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
-	155, // 100: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
-	154, // 101: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
-	154, // 102: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
-	154, // 103: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
-	154, // 104: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
-	164, // 105: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
-	164, // 106: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	171, // 107: carrel.v1.ReadFileResponse.file:type_name -> carrel.v1.FileEntry
-	175, // 108: carrel.v1.WriteFileRequest.start:type_name -> carrel.v1.WriteFileStart
-	171, // 109: carrel.v1.WriteFileResponse.file:type_name -> carrel.v1.FileEntry
-	171, // 110: carrel.v1.ListFilesResponse.file:type_name -> carrel.v1.FileEntry
-	171, // 111: carrel.v1.ListFilesResponse.entries:type_name -> carrel.v1.FileEntry
-	171, // 112: carrel.v1.StatFileResponse.file:type_name -> carrel.v1.FileEntry
-	172, // 113: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
-	190, // 114: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
-	172, // 115: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
-	171, // 116: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
-	197, // 117: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
-	6,   // 118: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	8,   // 119: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	10,  // 120: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	16,  // 121: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	18,  // 122: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	40,  // 123: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	19,  // 124: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
-	21,  // 125: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	23,  // 126: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	25,  // 127: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	27,  // 128: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
-	30,  // 129: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
-	33,  // 130: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	36,  // 131: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	44,  // 132: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	48,  // 133: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	50,  // 134: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	55,  // 135: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	53,  // 136: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
-	57,  // 137: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	59,  // 138: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	61,  // 139: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	63,  // 140: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	65,  // 141: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	71,  // 142: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	69,  // 143: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
-	140, // 144: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	143, // 145: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	145, // 146: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	147, // 147: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	149, // 148: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	173, // 149: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
-	176, // 150: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
-	178, // 151: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
-	180, // 152: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
-	182, // 153: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
-	184, // 154: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
-	186, // 155: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
-	188, // 156: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
-	191, // 157: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
-	193, // 158: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
-	195, // 159: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
-	73,  // 160: carrel.v1.PortService.Publish:input_type -> carrel.v1.PublishRequest
-	76,  // 161: carrel.v1.PortService.Connect:input_type -> carrel.v1.ConnectRequest
-	78,  // 162: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	86,  // 163: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	80,  // 164: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	83,  // 165: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	91,  // 166: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	93,  // 167: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	95,  // 168: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	97,  // 169: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	99,  // 170: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	102, // 171: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
-	104, // 172: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
-	106, // 173: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
-	108, // 174: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
-	110, // 175: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
-	115, // 176: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
-	120, // 177: carrel.v1.TaskService.RunTask:input_type -> carrel.v1.RunTaskRequest
-	130, // 178: carrel.v1.TaskService.ListTasks:input_type -> carrel.v1.ListTasksRequest
-	132, // 179: carrel.v1.TaskService.GetTask:input_type -> carrel.v1.GetTaskRequest
-	134, // 180: carrel.v1.TaskService.StopTask:input_type -> carrel.v1.StopTaskRequest
-	136, // 181: carrel.v1.TaskService.FollowTask:input_type -> carrel.v1.FollowTaskRequest
-	123, // 182: carrel.v1.AgentService.Serve:input_type -> carrel.v1.ServeRequest
-	156, // 183: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	158, // 184: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	160, // 185: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	162, // 186: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	165, // 187: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
-	167, // 188: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	169, // 189: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	88,  // 190: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	151, // 191: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	13,  // 192: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	7,   // 193: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	9,   // 194: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	11,  // 195: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	17,  // 196: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	39,  // 197: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	41,  // 198: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	20,  // 199: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
-	22,  // 200: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	24,  // 201: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	26,  // 202: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	28,  // 203: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
-	31,  // 204: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
-	35,  // 205: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	38,  // 206: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	45,  // 207: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	49,  // 208: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	51,  // 209: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	56,  // 210: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	54,  // 211: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
-	58,  // 212: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	60,  // 213: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	62,  // 214: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	64,  // 215: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	66,  // 216: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	72,  // 217: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	70,  // 218: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
-	141, // 219: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	144, // 220: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	146, // 221: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	148, // 222: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	150, // 223: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	174, // 224: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
-	177, // 225: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
-	179, // 226: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
-	181, // 227: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
-	183, // 228: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
-	185, // 229: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
-	187, // 230: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
-	189, // 231: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
-	192, // 232: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
-	194, // 233: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
-	196, // 234: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
-	74,  // 235: carrel.v1.PortService.Publish:output_type -> carrel.v1.PublishResponse
-	77,  // 236: carrel.v1.PortService.Connect:output_type -> carrel.v1.ConnectResponse
-	79,  // 237: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	87,  // 238: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	81,  // 239: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	84,  // 240: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	92,  // 241: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	94,  // 242: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	96,  // 243: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	98,  // 244: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	100, // 245: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	103, // 246: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
-	105, // 247: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
-	107, // 248: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
-	109, // 249: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
-	111, // 250: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
-	116, // 251: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
-	122, // 252: carrel.v1.TaskService.RunTask:output_type -> carrel.v1.RunTaskResponse
-	131, // 253: carrel.v1.TaskService.ListTasks:output_type -> carrel.v1.ListTasksResponse
-	133, // 254: carrel.v1.TaskService.GetTask:output_type -> carrel.v1.GetTaskResponse
-	135, // 255: carrel.v1.TaskService.StopTask:output_type -> carrel.v1.StopTaskResponse
-	137, // 256: carrel.v1.TaskService.FollowTask:output_type -> carrel.v1.FollowTaskResponse
-	129, // 257: carrel.v1.AgentService.Serve:output_type -> carrel.v1.ServeResponse
-	157, // 258: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	159, // 259: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	161, // 260: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	163, // 261: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	166, // 262: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
-	168, // 263: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	170, // 264: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	89,  // 265: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	152, // 266: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	14,  // 267: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	193, // [193:268] is the sub-list for method output_type
-	118, // [118:193] is the sub-list for method input_type
-	118, // [118:118] is the sub-list for extension type_name
-	118, // [118:118] is the sub-list for extension extendee
-	0,   // [0:118] is the sub-list for field type_name
+	122, // 76: carrel.v1.RunTaskRequest.fan_out:type_name -> carrel.v1.FanOut
+	121, // 77: carrel.v1.RunTaskRequest.group_fan_outs:type_name -> carrel.v1.GroupFanOut
+	122, // 78: carrel.v1.GroupFanOut.fan_out:type_name -> carrel.v1.FanOut
+	118, // 79: carrel.v1.RunTaskResponse.task:type_name -> carrel.v1.Task
+	125, // 80: carrel.v1.ServeRequest.start:type_name -> carrel.v1.ServeStart
+	129, // 81: carrel.v1.ServeRequest.result:type_name -> carrel.v1.StepResult
+	127, // 82: carrel.v1.ServeRequest.patched:type_name -> carrel.v1.PatchResult
+	200, // 83: carrel.v1.AgentPatch.modes:type_name -> carrel.v1.AgentPatch.ModesEntry
+	43,  // 84: carrel.v1.StepResult.status:type_name -> carrel.v1.Status
+	128, // 85: carrel.v1.ServeResponse.step:type_name -> carrel.v1.AgentStep
+	126, // 86: carrel.v1.ServeResponse.patch:type_name -> carrel.v1.AgentPatch
+	118, // 87: carrel.v1.ListTasksResponse.tasks:type_name -> carrel.v1.Task
+	118, // 88: carrel.v1.GetTaskResponse.task:type_name -> carrel.v1.Task
+	118, // 89: carrel.v1.StopTaskResponse.task:type_name -> carrel.v1.Task
+	119, // 90: carrel.v1.FollowTaskResponse.message:type_name -> carrel.v1.TaskMessage
+	118, // 91: carrel.v1.FollowTaskResponse.task:type_name -> carrel.v1.Task
+	0,   // 92: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	140, // 93: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	139, // 94: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,   // 95: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	143, // 96: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	140, // 97: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,   // 98: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	139, // 99: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	139, // 100: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	154, // 101: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
+	156, // 102: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
+	155, // 103: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
+	155, // 104: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
+	155, // 105: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
+	155, // 106: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
+	165, // 107: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
+	165, // 108: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
+	172, // 109: carrel.v1.ReadFileResponse.file:type_name -> carrel.v1.FileEntry
+	176, // 110: carrel.v1.WriteFileRequest.start:type_name -> carrel.v1.WriteFileStart
+	172, // 111: carrel.v1.WriteFileResponse.file:type_name -> carrel.v1.FileEntry
+	172, // 112: carrel.v1.ListFilesResponse.file:type_name -> carrel.v1.FileEntry
+	172, // 113: carrel.v1.ListFilesResponse.entries:type_name -> carrel.v1.FileEntry
+	172, // 114: carrel.v1.StatFileResponse.file:type_name -> carrel.v1.FileEntry
+	173, // 115: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	191, // 116: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
+	173, // 117: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	172, // 118: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
+	198, // 119: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
+	6,   // 120: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	8,   // 121: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	10,  // 122: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	16,  // 123: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	18,  // 124: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	40,  // 125: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	19,  // 126: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
+	21,  // 127: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	23,  // 128: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	25,  // 129: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	27,  // 130: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
+	30,  // 131: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
+	33,  // 132: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	36,  // 133: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	44,  // 134: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	48,  // 135: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	50,  // 136: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	55,  // 137: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	53,  // 138: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	57,  // 139: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	59,  // 140: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	61,  // 141: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	63,  // 142: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	65,  // 143: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	71,  // 144: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	69,  // 145: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
+	141, // 146: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	144, // 147: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	146, // 148: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	148, // 149: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	150, // 150: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	174, // 151: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
+	177, // 152: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
+	179, // 153: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
+	181, // 154: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
+	183, // 155: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
+	185, // 156: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
+	187, // 157: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
+	189, // 158: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
+	192, // 159: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
+	194, // 160: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
+	196, // 161: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
+	73,  // 162: carrel.v1.PortService.Publish:input_type -> carrel.v1.PublishRequest
+	76,  // 163: carrel.v1.PortService.Connect:input_type -> carrel.v1.ConnectRequest
+	78,  // 164: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	86,  // 165: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	80,  // 166: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	83,  // 167: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	91,  // 168: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	93,  // 169: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	95,  // 170: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	97,  // 171: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	99,  // 172: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	102, // 173: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
+	104, // 174: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
+	106, // 175: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
+	108, // 176: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
+	110, // 177: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
+	115, // 178: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
+	120, // 179: carrel.v1.TaskService.RunTask:input_type -> carrel.v1.RunTaskRequest
+	131, // 180: carrel.v1.TaskService.ListTasks:input_type -> carrel.v1.ListTasksRequest
+	133, // 181: carrel.v1.TaskService.GetTask:input_type -> carrel.v1.GetTaskRequest
+	135, // 182: carrel.v1.TaskService.StopTask:input_type -> carrel.v1.StopTaskRequest
+	137, // 183: carrel.v1.TaskService.FollowTask:input_type -> carrel.v1.FollowTaskRequest
+	124, // 184: carrel.v1.AgentService.Serve:input_type -> carrel.v1.ServeRequest
+	157, // 185: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	159, // 186: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	161, // 187: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	163, // 188: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	166, // 189: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
+	168, // 190: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	170, // 191: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	88,  // 192: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	152, // 193: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	13,  // 194: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	7,   // 195: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	9,   // 196: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	11,  // 197: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	17,  // 198: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	39,  // 199: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	41,  // 200: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	20,  // 201: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
+	22,  // 202: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	24,  // 203: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	26,  // 204: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	28,  // 205: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
+	31,  // 206: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
+	35,  // 207: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	38,  // 208: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	45,  // 209: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	49,  // 210: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	51,  // 211: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	56,  // 212: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	54,  // 213: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	58,  // 214: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	60,  // 215: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	62,  // 216: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	64,  // 217: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	66,  // 218: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	72,  // 219: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	70,  // 220: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
+	142, // 221: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	145, // 222: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	147, // 223: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	149, // 224: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	151, // 225: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	175, // 226: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
+	178, // 227: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
+	180, // 228: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
+	182, // 229: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
+	184, // 230: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
+	186, // 231: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
+	188, // 232: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
+	190, // 233: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
+	193, // 234: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
+	195, // 235: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
+	197, // 236: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
+	74,  // 237: carrel.v1.PortService.Publish:output_type -> carrel.v1.PublishResponse
+	77,  // 238: carrel.v1.PortService.Connect:output_type -> carrel.v1.ConnectResponse
+	79,  // 239: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	87,  // 240: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	81,  // 241: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	84,  // 242: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	92,  // 243: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	94,  // 244: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	96,  // 245: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	98,  // 246: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	100, // 247: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	103, // 248: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
+	105, // 249: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
+	107, // 250: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
+	109, // 251: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
+	111, // 252: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
+	116, // 253: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
+	123, // 254: carrel.v1.TaskService.RunTask:output_type -> carrel.v1.RunTaskResponse
+	132, // 255: carrel.v1.TaskService.ListTasks:output_type -> carrel.v1.ListTasksResponse
+	134, // 256: carrel.v1.TaskService.GetTask:output_type -> carrel.v1.GetTaskResponse
+	136, // 257: carrel.v1.TaskService.StopTask:output_type -> carrel.v1.StopTaskResponse
+	138, // 258: carrel.v1.TaskService.FollowTask:output_type -> carrel.v1.FollowTaskResponse
+	130, // 259: carrel.v1.AgentService.Serve:output_type -> carrel.v1.ServeResponse
+	158, // 260: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	160, // 261: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	162, // 262: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	164, // 263: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	167, // 264: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
+	169, // 265: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	171, // 266: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	89,  // 267: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	153, // 268: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	14,  // 269: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	195, // [195:270] is the sub-list for method output_type
+	120, // [120:195] is the sub-list for method input_type
+	120, // [120:120] is the sub-list for extension type_name
+	120, // [120:120] is the sub-list for extension extendee
+	0,   // [0:120] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -15844,50 +15915,50 @@ func file_carrel_v1_carrel_proto_init() {
 		(*ConnectResponse_Data)(nil),
 		(*ConnectResponse_End)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[123].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[124].OneofWrappers = []any{
 		(*ServeRequest_Start)(nil),
 		(*ServeRequest_Result)(nil),
 		(*ServeRequest_Patched)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[129].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[130].OneofWrappers = []any{
 		(*ServeResponse_Serving)(nil),
 		(*ServeResponse_Step)(nil),
 		(*ServeResponse_Cancel)(nil),
 		(*ServeResponse_Patch)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[141].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[142].OneofWrappers = []any{
 		(*CreateArchiveResponse_Progress)(nil),
 		(*CreateArchiveResponse_Data)(nil),
 		(*CreateArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[143].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[144].OneofWrappers = []any{
 		(*RestoreRequest_Start)(nil),
 		(*RestoreRequest_Data)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[144].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[145].OneofWrappers = []any{
 		(*RestoreResponse_Progress)(nil),
 		(*RestoreResponse_Workspace)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[148].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[149].OneofWrappers = []any{
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[174].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[175].OneofWrappers = []any{
 		(*ReadFileResponse_Data)(nil),
 		(*ReadFileResponse_File)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[175].OneofWrappers = []any{}
-	file_carrel_v1_carrel_proto_msgTypes[176].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[176].OneofWrappers = []any{}
+	file_carrel_v1_carrel_proto_msgTypes[177].OneofWrappers = []any{
 		(*WriteFileRequest_Start)(nil),
 		(*WriteFileRequest_Data)(nil),
 		(*WriteFileRequest_Finish)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[182].OneofWrappers = []any{}
-	file_carrel_v1_carrel_proto_msgTypes[189].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[183].OneofWrappers = []any{}
+	file_carrel_v1_carrel_proto_msgTypes[190].OneofWrappers = []any{
 		(*PackFilesResponse_Data)(nil),
 		(*PackFilesResponse_Summary)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[191].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[192].OneofWrappers = []any{
 		(*UnpackFilesRequest_Start)(nil),
 		(*UnpackFilesRequest_Data)(nil),
 		(*UnpackFilesRequest_Finish)(nil),
@@ -15898,7 +15969,7 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   200,
+			NumMessages:   201,
 			NumExtensions: 0,
 			NumServices:   13,
 		},

@@ -1932,6 +1932,9 @@ class RunTaskRequest(Message):
     plan_only: bool = False
     # How the steps of an agent's plans reach several hosts.
     fan_out: FanOut | None = None
+    # What holds for the hosts of some groups in its place. Of a step on hosts with several orders the strictest holds, in each part.
+    # At most 64, with at most 8192 hosts in all.
+    group_fan_outs: list[GroupFanOut] = field(default_factory=list)
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("workspace", "workspace", "string", "one", None),
         Field("command", "command", "message", "opt", "Command"),
@@ -1940,6 +1943,19 @@ class RunTaskRequest(Message):
         Field("serve", "serve", "bool", "one", None),
         Field("after", "after", "string", "one", None),
         Field("plan_only", "planOnly", "bool", "one", None),
+        Field("fan_out", "fanOut", "message", "opt", "FanOut"),
+        Field("group_fan_outs", "groupFanOuts", "message", "many", "GroupFanOut"),
+    )
+
+
+@dataclass(kw_only=True)
+class GroupFanOut(Message):
+    """GroupFanOut is how steps reach the hosts of one group."""
+    # The names of remote hosts.
+    hosts: list[str] = field(default_factory=list)
+    fan_out: FanOut | None = None
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("hosts", "hosts", "string", "many", None),
         Field("fan_out", "fanOut", "message", "opt", "FanOut"),
     )
 

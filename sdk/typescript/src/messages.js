@@ -718,6 +718,11 @@ export const schema = {
     ['after', 'string', 'one'],
     ['planOnly', 'bool', 'one'],
     ['fanOut', 'message', 'opt', 'FanOut'],
+    ['groupFanOuts', 'message', 'many', 'GroupFanOut'],
+  ],
+  GroupFanOut: [
+    ['hosts', 'string', 'many'],
+    ['fanOut', 'message', 'opt', 'FanOut'],
   ],
   FanOut: [
     ['forks', 'int32', 'one'],

@@ -1590,6 +1590,22 @@ export interface RunTaskRequest {
    * How the steps of an agent's plans reach several hosts.
    */
   fanOut?: FanOut;
+  /**
+   * What holds for the hosts of some groups in its place. Of a step on hosts with several orders the strictest holds, in each part.
+   * At most 64, with at most 8192 hosts in all.
+   */
+  groupFanOuts: GroupFanOut[];
+}
+
+/**
+ * GroupFanOut is how steps reach the hosts of one group.
+ */
+export interface GroupFanOut {
+  /**
+   * The names of remote hosts.
+   */
+  hosts: string[];
+  fanOut?: FanOut;
 }
 
 /**
