@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
+	"unicode"
 
 	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
@@ -24,12 +26,13 @@ func (s tasks) RunTask(ctx context.Context, req *request[carrelv1.RunTaskRequest
 		_, _, err = parseCommand(req.Msg.GetWorkspace(), req.Msg.GetAfter())
 	}
 	orders, wrong := ordersFrom(req.Msg)
-	if err = cmp.Or(err, wrong); err != nil {
+	if err = cmp.Or(err, wrong, checkLines("over", req.Msg.GetOver(), maxOver, maxOverLine)); err != nil {
 		return nil, errcode.ToWire(err)
 	}
 	t, err := s.gate.RunTask(ctx, authn.FromContext(ctx), ref, e, workspace.TaskSpec{
 		Protocol: req.Msg.GetProtocol(), Prompt: req.Msg.GetPrompt(), Serve: req.Msg.GetServe(), After: id.Command(req.Msg.GetAfter()),
 		PlanOnly: req.Msg.GetPlanOnly(), Orders: orders,
+		Over: req.Msg.GetOver(),
 	})
 	if why := ended(ctx); why != nil {
 		err = why
@@ -38,6 +41,25 @@ func (s tasks) RunTask(ctx context.Context, req *request[carrelv1.RunTaskRequest
 		return nil, errcode.ToWire(err)
 	}
 	return connect.NewResponse(&carrelv1.RunTaskResponse{Task: taskTo(t)}), nil
+}
+
+// Bounds of what an agent is told of a machine, in lines and bytes.
+const (
+	maxOver     = 16
+	maxOverLine = 512
+)
+
+// checkLines says what is wrong with texts of one line each.
+func checkLines(field string, lines []string, most, size int) error {
+	if len(lines) > most {
+		return invalid(field, fmt.Sprintf("there are %d", len(lines)), fmt.Sprintf("give at most %d", most))
+	}
+	for _, l := range lines {
+		if l == "" || len(l) > size || strings.ContainsFunc(l, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			return invalid(field, fmt.Sprintf("%.80q is empty, long or not one plain line", l), fmt.Sprintf("give lines of at most %d bytes", size))
+		}
+	}
+	return nil
 }
 
 // ordersFrom reads how steps reach several hosts.

@@ -37,8 +37,9 @@ func (a *app) agentCheckCommand() *cobra.Command {
 		Short: "Show the agent's model, budget, hosts and what holds its commands",
 		Long: `Show what "carrel ask" with the same flags has to work with: the agent's workspace and model,
 what is left of its budget, the remote hosts of the inventory, and what holds a command on
-this machine that only reads, tried with one that does nothing. Nothing is asked of the
-model, nothing is made, and no host is connected to.`,
+this machine that only reads, tried with one that does nothing. This machine is measured
+against the thresholds of agent.yaml in carrel's configuration directory. Nothing is asked
+of the model, nothing is made, and no host is connected to.`,
 		Example: "  carrel agent check\n  carrel agent check --on remote --hosts hosts.yaml",
 		Args:    exactly(),
 	}
@@ -104,6 +105,9 @@ func (k *asker) checked(ctx context.Context) ([][2]string, error) {
 			held = "it is not held, and not run: " + attend.Message(err.Error())
 		}
 		rows = append(rows, [2]string{"only reads", held})
+		for _, r := range k.vitals(ctx) {
+			rows = append(rows, [2]string{r.Name, r.String()})
+		}
 	}
 	for _, name := range k.served.Remotes {
 		rows = append(rows, [2]string{"remote", name})

@@ -17,6 +17,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/fanout"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/steps"
+	"github.com/carrel-dev/carrel/internal/vitals"
 	"github.com/carrel-dev/carrel/internal/workspace"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -194,6 +195,8 @@ type asker struct {
 	client *carrel.Client
 	served steps.Config
 	orders fanout.Orders
+	// limits are the thresholds of this machine.
+	limits vitals.Thresholds
 	close  func()
 	// ws is the agent's workspace, and argv the command that runs it there.
 	ws   string
@@ -235,7 +238,10 @@ func (k *asker) connect(ctx context.Context) (err error) {
 	if k.client, err = k.app.client(); err != nil {
 		return err
 	}
-	k.served, k.orders, k.close, err = k.servedHosts(ctx, k.askFlags)
+	if k.served, k.orders, k.close, err = k.servedHosts(ctx, k.askFlags); err != nil || k.served.Local == nil {
+		return err
+	}
+	k.limits, err = thresholds()
 	return err
 }
 
@@ -305,7 +311,7 @@ func (k *asker) begin(ctx context.Context, question string) (*carrelv1.Task, err
 	}
 	m, err := askOf(ctx, client, tasks.RunTask, &carrelv1.RunTaskRequest{
 		Workspace: k.ws, Prompt: question, Protocol: "agent", Serve: serves, After: k.after, PlanOnly: k.planOnly,
-		FanOut: fanOut(k.orders.All), GroupFanOuts: groups,
+		FanOut: fanOut(k.orders.All), GroupFanOuts: groups, Over: vitals.Over(k.vitals(ctx)),
 		Command: &carrelv1.Command{
 			Argv: k.argv, TimeoutMs: k.timeout.Milliseconds(), Source: carrel.SourceUser, ApprovalWaitMs: max(wait.Milliseconds(), -1),
 		},

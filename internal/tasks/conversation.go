@@ -81,6 +81,8 @@ type conversation struct {
 	planOnly bool
 	// orders are how steps of an agent's plans reach several hosts.
 	orders fanout.Orders
+	// excess is what an agent is told of the machine of whoever serves, in lines.
+	excess []string
 	proc   runtime.Process
 	wait   time.Duration
 	limit  Patience
@@ -138,7 +140,7 @@ func (t *Tasks) open(r *operation.Request, task workspace.Task, proc runtime.Pro
 ) *conversation {
 	f := proc.Files()
 	c := &conversation{
-		tasks: t, by: r.By, trace: r.Trace, task: task, after: spec.After, planOnly: spec.PlanOnly, orders: spec.Orders,
+		tasks: t, by: r.By, trace: r.Trace, task: task, after: spec.After, planOnly: spec.PlanOnly, orders: spec.Orders, excess: spec.Over,
 		proc: proc, wait: wait, limit: t.cfg.Patience,
 		in: f[0], out: f[1], err: f[2],
 		quiet: make(chan struct{}), kept: make(chan struct{}), ready: make(chan struct{}), told: make(chan struct{}),

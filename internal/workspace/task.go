@@ -48,6 +48,8 @@ type TaskSpec struct {
 	PlanOnly bool
 	// Orders are how steps of an agent's plans reach several hosts.
 	Orders fanout.Orders
+	// Over is what of the machine of whoever serves is over a threshold, a line each.
+	Over []string
 	// Serve: whoever runs it is about to serve its steps on hosts.
 	Serve bool
 }

@@ -36,6 +36,7 @@ var tiers = []deps.Tier{
 	{Name: "httprule", Level: 0},
 	{Name: "tools", Level: 0},
 	{Name: "fanout", Level: 0},
+	{Name: "vitals", Level: 0},
 
 	{Name: "budget", Level: 1},
 	{Name: "screen", Level: 1},

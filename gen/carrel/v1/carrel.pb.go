@@ -8574,7 +8574,10 @@ type RunTaskRequest struct {
 	FanOut *FanOut `protobuf:"bytes,8,opt,name=fan_out,json=fanOut,proto3" json:"fan_out,omitempty"`
 	// What holds for the hosts of some groups in its place. Of a step on hosts with several orders the strictest holds, in each part.
 	// At most 64, with at most 8192 hosts in all.
-	GroupFanOuts  []*GroupFanOut `protobuf:"bytes,9,rep,name=group_fan_outs,json=groupFanOuts,proto3" json:"group_fan_outs,omitempty"`
+	GroupFanOuts []*GroupFanOut `protobuf:"bytes,9,rep,name=group_fan_outs,json=groupFanOuts,proto3" json:"group_fan_outs,omitempty"`
+	// What of the client's machine is over a threshold, a line each, of which an agent is told if the client serves steps there. At
+	// most 16 of at most 512 bytes.
+	Over          []string `protobuf:"bytes,10,rep,name=over,proto3" json:"over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8668,6 +8671,13 @@ func (x *RunTaskRequest) GetFanOut() *FanOut {
 func (x *RunTaskRequest) GetGroupFanOuts() []*GroupFanOut {
 	if x != nil {
 		return x.GroupFanOuts
+	}
+	return nil
+}
+
+func (x *RunTaskRequest) GetOver() []string {
+	if x != nil {
+		return x.Over
 	}
 	return nil
 }
@@ -14883,7 +14893,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x17\n" +
 	"\aunix_ms\x18\x02 \x01(\x03R\x06unixMs\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04body\x18\x04 \x01(\fR\x04body\"\xc3\x02\n" +
+	"\x04body\x18\x04 \x01(\fR\x04body\"\xd7\x02\n" +
 	"\x0eRunTaskRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12,\n" +
 	"\acommand\x18\x02 \x01(\v2\x12.carrel.v1.CommandR\acommand\x12\x1a\n" +
@@ -14893,7 +14903,9 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05after\x18\x06 \x01(\tR\x05after\x12\x1b\n" +
 	"\tplan_only\x18\a \x01(\bR\bplanOnly\x12*\n" +
 	"\afan_out\x18\b \x01(\v2\x11.carrel.v1.FanOutR\x06fanOut\x12<\n" +
-	"\x0egroup_fan_outs\x18\t \x03(\v2\x16.carrel.v1.GroupFanOutR\fgroupFanOuts\"O\n" +
+	"\x0egroup_fan_outs\x18\t \x03(\v2\x16.carrel.v1.GroupFanOutR\fgroupFanOuts\x12\x12\n" +
+	"\x04over\x18\n" +
+	" \x03(\tR\x04over\"O\n" +
 	"\vGroupFanOut\x12\x14\n" +
 	"\x05hosts\x18\x01 \x03(\tR\x05hosts\x12*\n" +
 	"\afan_out\x18\x02 \x01(\v2\x11.carrel.v1.FanOutR\x06fanOut\"v\n" +

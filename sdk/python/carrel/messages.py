@@ -1935,6 +1935,9 @@ class RunTaskRequest(Message):
     # What holds for the hosts of some groups in its place. Of a step on hosts with several orders the strictest holds, in each part.
     # At most 64, with at most 8192 hosts in all.
     group_fan_outs: list[GroupFanOut] = field(default_factory=list)
+    # What of the client's machine is over a threshold, a line each, of which an agent is told if the client serves steps there. At
+    # most 16 of at most 512 bytes.
+    over: list[str] = field(default_factory=list)
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("workspace", "workspace", "string", "one", None),
         Field("command", "command", "message", "opt", "Command"),
@@ -1945,6 +1948,7 @@ class RunTaskRequest(Message):
         Field("plan_only", "planOnly", "bool", "one", None),
         Field("fan_out", "fanOut", "message", "opt", "FanOut"),
         Field("group_fan_outs", "groupFanOuts", "message", "many", "GroupFanOut"),
+        Field("over", "over", "string", "many", None),
     )
 
 

@@ -719,6 +719,7 @@ export const schema = {
     ['planOnly', 'bool', 'one'],
     ['fanOut', 'message', 'opt', 'FanOut'],
     ['groupFanOuts', 'message', 'many', 'GroupFanOut'],
+    ['over', 'string', 'many'],
   ],
   GroupFanOut: [
     ['hosts', 'string', 'many'],

@@ -1595,6 +1595,11 @@ export interface RunTaskRequest {
    * At most 64, with at most 8192 hosts in all.
    */
   groupFanOuts: GroupFanOut[];
+  /**
+   * What of the client's machine is over a threshold, a line each, of which an agent is told if the client serves steps there. At
+   * most 16 of at most 512 bytes.
+   */
+  over: string[];
 }
 
 /**
