@@ -26,13 +26,14 @@ func (s tasks) RunTask(ctx context.Context, req *request[carrelv1.RunTaskRequest
 		_, _, err = parseCommand(req.Msg.GetWorkspace(), req.Msg.GetAfter())
 	}
 	orders, wrong := ordersFrom(req.Msg)
-	if err = cmp.Or(err, wrong, checkLines("over", req.Msg.GetOver(), maxOver, maxOverLine)); err != nil {
+	if err = cmp.Or(err, wrong, checkLines("over", req.Msg.GetOver(), maxOver, maxOverLine),
+		checkMemory(req.Msg.GetMemory())); err != nil {
 		return nil, errcode.ToWire(err)
 	}
 	t, err := s.gate.RunTask(ctx, authn.FromContext(ctx), ref, e, workspace.TaskSpec{
 		Protocol: req.Msg.GetProtocol(), Prompt: req.Msg.GetPrompt(), Serve: req.Msg.GetServe(), After: id.Command(req.Msg.GetAfter()),
 		PlanOnly: req.Msg.GetPlanOnly(), Orders: orders,
-		Over: req.Msg.GetOver(),
+		Over: req.Msg.GetOver(), Memory: req.Msg.GetMemory(), BringsData: req.Msg.GetBringsData(),
 	})
 	if why := ended(ctx); why != nil {
 		err = why
@@ -57,6 +58,19 @@ func checkLines(field string, lines []string, most, size int) error {
 	for _, l := range lines {
 		if l == "" || len(l) > size || strings.ContainsFunc(l, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			return invalid(field, fmt.Sprintf("%.80q is empty, long or not one plain line", l), fmt.Sprintf("give lines of at most %d bytes", size))
+		}
+	}
+	return nil
+}
+
+// checkMemory says what is wrong with notes.
+func checkMemory(notes []string) error {
+	if len(notes) > workspace.MaxNotes {
+		return invalid("memory", fmt.Sprintf("there are %d notes", len(notes)), fmt.Sprintf("give at most %d", workspace.MaxNotes))
+	}
+	for _, n := range notes {
+		if err := workspace.CheckNote(n); err != nil {
+			return err
 		}
 	}
 	return nil

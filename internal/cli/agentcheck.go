@@ -18,16 +18,16 @@ import (
 func (a *app) agentCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "agent",
-		Short:   "See what the agent has to work with, and take over another's",
+		Short:   "Check the agent, keep notes for it, take over another's",
 		Long:    `The agent of "carrel ask" and "carrel chat" runs in a workspace, with a model and no key.`,
 		Example: "  carrel agent check\n  carrel agent import linuxagent",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage(c, "cannot use the argument %q: agent has check and import", args[0])
+				return usage(c, "cannot use the argument %q: agent has check, import and memory", args[0])
 			}
 			return nil
 		},
-	}, a.agentCheckCommand(), a.agentImportCommand())
+	}, a.agentCheckCommand(), a.agentImportCommand(), a.agentMemoryCommand())
 }
 
 func (a *app) agentCheckCommand() *cobra.Command {

@@ -204,6 +204,9 @@ type asker struct {
 	// attended: a person answers at the terminal. to shows them what happens.
 	attended bool
 	to       teller
+	// offered is the last note that the agent has proposed. brings: the question has texts that others wrote.
+	offered string
+	brings  bool
 	// told is what the agent is told with the next question, and last what could be.
 	told, last string
 }
@@ -309,9 +312,13 @@ func (k *asker) begin(ctx context.Context, question string) (*carrelv1.Task, err
 	for _, g := range k.orders.Groups {
 		groups = append(groups, &carrelv1.GroupFanOut{Hosts: g.Hosts, FanOut: fanOut(g.Order)})
 	}
+	notes, err := k.notes()
+	if err != nil {
+		return nil, err
+	}
 	m, err := askOf(ctx, client, tasks.RunTask, &carrelv1.RunTaskRequest{
 		Workspace: k.ws, Prompt: question, Protocol: "agent", Serve: serves, After: k.after, PlanOnly: k.planOnly,
-		FanOut: fanOut(k.orders.All), GroupFanOuts: groups, Over: vitals.Over(k.vitals(ctx)),
+		FanOut: fanOut(k.orders.All), GroupFanOuts: groups, Over: vitals.Over(k.vitals(ctx)), Memory: notes, BringsData: k.brings,
 		Command: &carrelv1.Command{
 			Argv: k.argv, TimeoutMs: k.timeout.Milliseconds(), Source: carrel.SourceUser, ApprovalWaitMs: max(wait.Milliseconds(), -1),
 		},
@@ -320,7 +327,11 @@ func (k *asker) begin(ctx context.Context, question string) (*carrelv1.Task, err
 		return nil, err
 	}
 	k.after = m.GetTask().GetId()
-	t := &turnView{a: a, client: client, ws: k.ws, task: m.GetTask(), out: *k.output, yesSafe: k.yesSafe, plans: newPlans(), to: k.to}
+	t := &turnView{
+		a: a, client: client, ws: k.ws, task: m.GetTask(), out: *k.output, yesSafe: k.yesSafe, plans: newPlans(), to: k.to,
+		offered: func(note string) { k.offered = note },
+	}
+	k.offered = ""
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer t.stop(context.WithoutCancel(ctx)) // one that has ended stays as it is

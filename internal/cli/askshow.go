@@ -138,6 +138,8 @@ func (t *turnView) show(m *carrelv1.TaskMessage) error {
 		if json.Unmarshal(m.GetBody(), &n) == nil {
 			return t.to.notBegun(&n)
 		}
+	case "remember":
+		return t.offer(m)
 	case "refusal":
 		var r struct{ Outcome, Why string }
 		if json.Unmarshal(m.GetBody(), &r) == nil {

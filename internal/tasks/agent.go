@@ -24,6 +24,8 @@ import (
 type agent struct {
 	acp
 	turn turns.Turn
+	// read: something was proposed in this turn, so that others wrote some of what the agent knows. It is the reader's.
+	read bool
 	// busy: a proposal is being carried out.
 	busy atomic.Bool
 }
@@ -40,9 +42,17 @@ func newAgent(c *conversation) dialect {
 }
 
 func (a *agent) take(m linerpc.Message) error {
-	if m.Method != "_carrel/propose" {
-		return a.acp.take(m)
+	switch m.Method {
+	case "_carrel/propose":
+		return a.propose(m)
+	case "_carrel/remember":
+		return a.remember(m)
 	}
+	return a.acp.take(m)
+}
+
+func (a *agent) propose(m linerpc.Message) error {
+	a.read = true
 	var p struct {
 		SessionID string `json:"sessionId"`
 		Plan      string `json:"plan"`

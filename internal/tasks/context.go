@@ -42,6 +42,9 @@ func (a *agent) context() any {
 	if more > 0 {
 		notes = append(notes, fmt.Sprintf("There are %d targets more, which can be used by their names.", more))
 	}
+	if len(a.c.begins.Memory) > 0 {
+		out["memory"] = a.c.tasks.cfg.Redact.Texts(a.c.begins.Memory)
+	}
 	if len(notes) > 0 {
 		out["notes"] = notes
 	}

@@ -83,6 +83,8 @@ type conversation struct {
 	orders fanout.Orders
 	// excess is what an agent is told of the machine of whoever serves, in lines.
 	excess []string
+	// begins is what the session of an agent knew when it began.
+	begins beginning
 	proc   runtime.Process
 	wait   time.Duration
 	limit  Patience
@@ -141,7 +143,8 @@ func (t *Tasks) open(r *operation.Request, task workspace.Task, proc runtime.Pro
 	f := proc.Files()
 	c := &conversation{
 		tasks: t, by: r.By, trace: r.Trace, task: task, after: spec.After, planOnly: spec.PlanOnly, orders: spec.Orders, excess: spec.Over,
-		proc: proc, wait: wait, limit: t.cfg.Patience,
+		begins: beginning{Memory: spec.Memory, Foreign: spec.BringsData},
+		proc:   proc, wait: wait, limit: t.cfg.Patience,
 		in: f[0], out: f[1], err: f[2],
 		quiet: make(chan struct{}), kept: make(chan struct{}), ready: make(chan struct{}), told: make(chan struct{}),
 		open: map[string]bool{}, keys: map[string]bool{},
@@ -258,7 +261,8 @@ func (c *conversation) why(err error, status *execapi.Status, gone error) (works
 
 // talk speaks until the task ends, the program's output does, or the program breaks a rule.
 func (c *conversation) talk(prompt string) error {
-	if err := c.message("prompt", prompted{prompt, c.after}); err != nil {
+	c.begins = c.tasks.beginning(c.context(), c.task, c.after, c.begins)
+	if err := c.message("prompt", prompted{prompt, c.after, c.begins}); err != nil {
 		return err
 	}
 	if err := c.speak.begin(prompt); err != nil && !errors.Is(err, errPipe) { // what it says may follow all the same

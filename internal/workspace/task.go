@@ -50,6 +50,9 @@ type TaskSpec struct {
 	Orders fanout.Orders
 	// Over is what of the machine of whoever serves is over a threshold, a line each.
 	Over []string
+	// Memory are notes of the person that an agent is told in a session that begins. BringsData: the prompt has texts that others wrote.
+	Memory     []string
+	BringsData bool
 	// Serve: whoever runs it is about to serve its steps on hosts.
 	Serve bool
 }

@@ -54,6 +54,7 @@ var tiers = []deps.Tier{
 	{Name: "store", Level: 2},
 	{Name: "archivestore", Level: 2},
 	{Name: "secret", Level: 2},
+	{Name: "memory", Level: 2},
 
 	{Name: "permit", Level: 3},
 	{Name: "record", Level: 3},

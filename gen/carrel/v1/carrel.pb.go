@@ -8577,7 +8577,12 @@ type RunTaskRequest struct {
 	GroupFanOuts []*GroupFanOut `protobuf:"bytes,9,rep,name=group_fan_outs,json=groupFanOuts,proto3" json:"group_fan_outs,omitempty"`
 	// What of the client's machine is over a threshold, a line each, of which an agent is told if the client serves steps there. At
 	// most 16 of at most 512 bytes.
-	Over          []string `protobuf:"bytes,10,rep,name=over,proto3" json:"over,omitempty"`
+	Over []string `protobuf:"bytes,10,rep,name=over,proto3" json:"over,omitempty"`
+	// Notes of the person that an agent is told, if the task goes on from no other one: a session keeps those that it began with. At
+	// most 64 of at most 500 characters, each one line.
+	Memory []string `protobuf:"bytes,11,rep,name=memory,proto3" json:"memory,omitempty"`
+	// The prompt brings contents of files or output of programs. An agent of the session can propose no note then.
+	BringsData    bool `protobuf:"varint,12,opt,name=brings_data,json=bringsData,proto3" json:"brings_data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8680,6 +8685,20 @@ func (x *RunTaskRequest) GetOver() []string {
 		return x.Over
 	}
 	return nil
+}
+
+func (x *RunTaskRequest) GetMemory() []string {
+	if x != nil {
+		return x.Memory
+	}
+	return nil
+}
+
+func (x *RunTaskRequest) GetBringsData() bool {
+	if x != nil {
+		return x.BringsData
+	}
+	return false
 }
 
 // GroupFanOut is how steps reach the hosts of one group.
@@ -14893,7 +14912,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x17\n" +
 	"\aunix_ms\x18\x02 \x01(\x03R\x06unixMs\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04body\x18\x04 \x01(\fR\x04body\"\xd7\x02\n" +
+	"\x04body\x18\x04 \x01(\fR\x04body\"\x90\x03\n" +
 	"\x0eRunTaskRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12,\n" +
 	"\acommand\x18\x02 \x01(\v2\x12.carrel.v1.CommandR\acommand\x12\x1a\n" +
@@ -14905,7 +14924,10 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\afan_out\x18\b \x01(\v2\x11.carrel.v1.FanOutR\x06fanOut\x12<\n" +
 	"\x0egroup_fan_outs\x18\t \x03(\v2\x16.carrel.v1.GroupFanOutR\fgroupFanOuts\x12\x12\n" +
 	"\x04over\x18\n" +
-	" \x03(\tR\x04over\"O\n" +
+	" \x03(\tR\x04over\x12\x16\n" +
+	"\x06memory\x18\v \x03(\tR\x06memory\x12\x1f\n" +
+	"\vbrings_data\x18\f \x01(\bR\n" +
+	"bringsData\"O\n" +
 	"\vGroupFanOut\x12\x14\n" +
 	"\x05hosts\x18\x01 \x03(\tR\x05hosts\x12*\n" +
 	"\afan_out\x18\x02 \x01(\v2\x11.carrel.v1.FanOutR\x06fanOut\"v\n" +

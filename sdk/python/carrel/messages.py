@@ -1938,6 +1938,11 @@ class RunTaskRequest(Message):
     # What of the client's machine is over a threshold, a line each, of which an agent is told if the client serves steps there. At
     # most 16 of at most 512 bytes.
     over: list[str] = field(default_factory=list)
+    # Notes of the person that an agent is told, if the task goes on from no other one: a session keeps those that it began with. At
+    # most 64 of at most 500 characters, each one line.
+    memory: list[str] = field(default_factory=list)
+    # The prompt brings contents of files or output of programs. An agent of the session can propose no note then.
+    brings_data: bool = False
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("workspace", "workspace", "string", "one", None),
         Field("command", "command", "message", "opt", "Command"),
@@ -1949,6 +1954,8 @@ class RunTaskRequest(Message):
         Field("fan_out", "fanOut", "message", "opt", "FanOut"),
         Field("group_fan_outs", "groupFanOuts", "message", "many", "GroupFanOut"),
         Field("over", "over", "string", "many", None),
+        Field("memory", "memory", "string", "many", None),
+        Field("brings_data", "bringsData", "bool", "one", None),
     )
 
 

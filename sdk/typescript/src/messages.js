@@ -720,6 +720,8 @@ export const schema = {
     ['fanOut', 'message', 'opt', 'FanOut'],
     ['groupFanOuts', 'message', 'many', 'GroupFanOut'],
     ['over', 'string', 'many'],
+    ['memory', 'string', 'many'],
+    ['bringsData', 'bool', 'one'],
   ],
   GroupFanOut: [
     ['hosts', 'string', 'many'],

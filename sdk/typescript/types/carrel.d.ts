@@ -1600,6 +1600,15 @@ export interface RunTaskRequest {
    * most 16 of at most 512 bytes.
    */
   over: string[];
+  /**
+   * Notes of the person that an agent is told, if the task goes on from no other one: a session keeps those that it began with. At
+   * most 64 of at most 500 characters, each one line.
+   */
+  memory: string[];
+  /**
+   * The prompt brings contents of files or output of programs. An agent of the session can propose no note then.
+   */
+  bringsData: boolean;
 }
 
 /**
