@@ -61,6 +61,8 @@ type Context struct {
 	Notes []string `json:"notes,omitempty"`
 	// Runbooks are names and titles of what is written down, a line each.
 	Runbooks string `json:"runbooks,omitempty"`
+	// Memory are notes that the person keeps for later sessions.
+	Memory []string `json:"memory,omitempty"`
 	// History is what was said before, the oldest first.
 	History []Said `json:"history,omitempty"`
 }

@@ -28,6 +28,8 @@ var values = map[string][2]any{
 	"JoinStart.command_id":          {"c-0123456789abcdef", "c-fedcba9876543210"},
 	"FanOut.max_failures":           {"0", "10%"},
 	"FanOut.serial":                 {"5", "20%"},
+	"GroupFanOut.hosts":             {"web-1", "web-2"},
+	"RunTaskRequest.over":           {"disk_used is 91%", "load is 5"},
 	"RunTaskRequest.after":          {"c-0123456789abcdef", "c-fedcba9876543210"},
 	"ServeStart.task_id":            {"c-0123456789abcdef", "c-fedcba9876543210"},
 	"ServeStart.remotes":            {"web-1", "web-2"},

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
+	"unicode"
 
 	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
@@ -23,13 +25,15 @@ func (s tasks) RunTask(ctx context.Context, req *request[carrelv1.RunTaskRequest
 	if err == nil && req.Msg.GetAfter() != "" {
 		_, _, err = parseCommand(req.Msg.GetWorkspace(), req.Msg.GetAfter())
 	}
-	order := orderFrom(req.Msg.GetFanOut())
-	if err = cmp.Or(err, order.Check()); err != nil {
+	orders, wrong := ordersFrom(req.Msg)
+	if err = cmp.Or(err, wrong, checkLines("over", req.Msg.GetOver(), maxOver, maxOverLine),
+		checkMemory(req.Msg.GetMemory())); err != nil {
 		return nil, errcode.ToWire(err)
 	}
 	t, err := s.gate.RunTask(ctx, authn.FromContext(ctx), ref, e, workspace.TaskSpec{
 		Protocol: req.Msg.GetProtocol(), Prompt: req.Msg.GetPrompt(), Serve: req.Msg.GetServe(), After: id.Command(req.Msg.GetAfter()),
-		PlanOnly: req.Msg.GetPlanOnly(), Order: order, FD: int(req.Msg.GetFd()),
+		PlanOnly: req.Msg.GetPlanOnly(), Orders: orders, FD: int(req.Msg.GetFd()),
+		Over: req.Msg.GetOver(), Memory: req.Msg.GetMemory(), BringsData: req.Msg.GetBringsData(),
 	})
 	if why := ended(ctx); why != nil {
 		err = why
@@ -38,6 +42,50 @@ func (s tasks) RunTask(ctx context.Context, req *request[carrelv1.RunTaskRequest
 		return nil, errcode.ToWire(err)
 	}
 	return connect.NewResponse(&carrelv1.RunTaskResponse{Task: taskTo(t)}), nil
+}
+
+// Bounds of what an agent is told of a machine, in lines and bytes.
+const (
+	maxOver     = 16
+	maxOverLine = 512
+)
+
+// checkLines says what is wrong with texts of one line each.
+func checkLines(field string, lines []string, most, size int) error {
+	if len(lines) > most {
+		return invalid(field, fmt.Sprintf("there are %d", len(lines)), fmt.Sprintf("give at most %d", most))
+	}
+	for _, l := range lines {
+		if l == "" || len(l) > size || strings.ContainsFunc(l, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			return invalid(field, fmt.Sprintf("%.80q is empty, long or not one plain line", l), fmt.Sprintf("give lines of at most %d bytes", size))
+		}
+	}
+	return nil
+}
+
+// checkMemory says what is wrong with notes.
+func checkMemory(notes []string) error {
+	if len(notes) > workspace.MaxNotes {
+		return invalid("memory", fmt.Sprintf("there are %d notes", len(notes)), fmt.Sprintf("give at most %d", workspace.MaxNotes))
+	}
+	for _, n := range notes {
+		if err := workspace.CheckNote(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ordersFrom reads how steps reach several hosts.
+func ordersFrom(m *carrelv1.RunTaskRequest) (fanout.Orders, error) {
+	o := fanout.Orders{All: orderFrom(m.GetFanOut())}
+	for _, g := range m.GetGroupFanOuts() {
+		if err := checkRemotes(g.GetHosts()); err != nil {
+			return o, err
+		}
+		o.Groups = append(o.Groups, fanout.Group{Hosts: g.GetHosts(), Order: orderFrom(g.GetFanOut())})
+	}
+	return o, o.Check()
 }
 
 func orderFrom(m *carrelv1.FanOut) fanout.Order {

@@ -36,6 +36,9 @@ const CommandsHelp = `  /new        begin anew: what was said is not told any mo
   /tools      say what the agent has to work with
   /job        show the jobs that run in the background
   /undo [ID]  list changes to files, or undo one
+  /memory     list the notes that the agent is told when a session begins
+  /remember TEXT  keep such a note; without a text, the one that the agent proposed
+  /forget N   forget a note
   /trace      show details: risks, rules, what holds a step, what it wrote to stderr
   /quit       leave
 
@@ -48,7 +51,9 @@ const CommandsHelp = `  /new        begin anew: what was said is not told any mo
 `
 
 // Commands are the words that a line for carrel begins with.
-var Commands = []string{"/clear", "/help", "/job", "/new", "/on", "/plan", "/quit", "/resume", "/tools", "/trace", "/undo"}
+var Commands = []string{
+	"/clear", "/forget", "/help", "/job", "/memory", "/new", "/on", "/plan", "/quit", "/remember", "/resume", "/tools", "/trace", "/undo",
+}
 
 func (m *Model) key(k tea.KeyPressMsg) tea.Cmd {
 	name := k.String()

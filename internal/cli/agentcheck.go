@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -17,16 +18,16 @@ import (
 func (a *app) agentCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "agent",
-		Short:   "See what the agent has to work with, and take over another's",
+		Short:   "Check the agent, keep notes for it, take over another's",
 		Long:    `The agent of "carrel ask" and "carrel chat" runs in a workspace, with a model and no key.`,
 		Example: "  carrel agent check\n  carrel agent import linuxagent",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage(c, "cannot use the argument %q: agent has check and import", args[0])
+				return usage(c, "cannot use the argument %q: agent has check, import and memory", args[0])
 			}
 			return nil
 		},
-	}, a.agentCheckCommand(), a.agentImportCommand())
+	}, a.agentCheckCommand(), a.agentImportCommand(), a.agentMemoryCommand())
 }
 
 func (a *app) agentCheckCommand() *cobra.Command {
@@ -36,8 +37,9 @@ func (a *app) agentCheckCommand() *cobra.Command {
 		Short: "Show the agent's model, budget, hosts and what holds its commands",
 		Long: `Show what "carrel ask" with the same flags has to work with: the agent's workspace and model,
 what is left of its budget, the remote hosts of the inventory, and what holds a command on
-this machine that only reads, tried with one that does nothing. Nothing is asked of the
-model, nothing is made, and no host is connected to.`,
+this machine that only reads, tried with one that does nothing. This machine is measured
+against the thresholds of agent.yaml in carrel's configuration directory. Nothing is asked
+of the model, nothing is made, and no host is connected to.`,
 		Example: "  carrel agent check\n  carrel agent check --on remote --hosts hosts.yaml",
 		Args:    exactly(),
 	}
@@ -103,9 +105,18 @@ func (k *asker) checked(ctx context.Context) ([][2]string, error) {
 			held = "it is not held, and not run: " + attend.Message(err.Error())
 		}
 		rows = append(rows, [2]string{"only reads", held})
+		for _, r := range k.vitals(ctx) {
+			rows = append(rows, [2]string{r.Name, r.String()})
+		}
 	}
 	for _, name := range k.served.Remotes {
 		rows = append(rows, [2]string{"remote", name})
+	}
+	if k.served.Remote != nil {
+		rows = append(rows, [2]string{"fan-out", k.orders.All.String()})
+	}
+	for _, g := range k.orders.Groups {
+		rows = append(rows, [2]string{"fan-out", fmt.Sprintf("group %s, %s: %s", g.Name, counted(int64(len(g.Hosts)), "host"), g.Order)})
 	}
 	for _, x := range tools.All() {
 		rows = append(rows, [2]string{"tool", x.Usage()})

@@ -17,6 +17,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/fanout"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/steps"
+	"github.com/carrel-dev/carrel/internal/vitals"
 	"github.com/carrel-dev/carrel/internal/workspace"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -45,6 +46,8 @@ type askFlags struct {
 	output                      *format
 	order                       fanout.Order
 	canary                      bool
+	// set are the parts of order that were given.
+	set fanout.Settings
 }
 
 func (a *app) askCommand() *cobra.Command {
@@ -68,6 +71,8 @@ adds stdin so. @host:NAME names a host of the inventory. What is added is sent a
 
 With --output-schema the answer is one JSON value on stdout that is valid by a JSON schema of
 draft 2020-12 or 7. One that is not is asked for twice more, with what is wrong with it.
+
+--forks, --serial, --max-failures and --canary stand over what the inventory says in fanout.
 
 The exit code is 0 if there is an answer, and 1 if there is none.`,
 		Example: `  carrel ask "why is the disk full?"
@@ -148,9 +153,15 @@ func (x *askFlags) check(c *cobra.Command) error {
 	if c.Flags().Changed("forks") && x.order.Forks < 1 {
 		return usage(c, "cannot use --forks %d: give 1 to %d", x.order.Forks, fanout.MaxForks)
 	}
-	x.order.NoCanary = !x.canary
 	if err := x.order.Check(); err != nil {
 		return usage(c, "%s", strings.TrimSuffix(err.Error(), ": "+errdefs.ErrInvalidArgument.Error()))
+	}
+	for _, name := range []string{"forks", "serial", "max-failures", "canary"} {
+		if f := c.Flags().Lookup(name); f.Changed {
+			if err := x.set.Read(strings.ReplaceAll(name, "-", "_"), f.Value.String()); err != nil {
+				return usage(c, "%s", strings.TrimSuffix(err.Error(), ": "+errdefs.ErrInvalidArgument.Error()))
+			}
+		}
 	}
 	return checkWait(c, x.wait)
 }
@@ -183,6 +194,9 @@ type asker struct {
 
 	client *carrel.Client
 	served steps.Config
+	orders fanout.Orders
+	// limits are the thresholds of this machine.
+	limits vitals.Thresholds
 	close  func()
 	// ws is the agent's workspace, and argv the command that runs it there.
 	ws   string
@@ -190,6 +204,9 @@ type asker struct {
 	// attended: a person answers at the terminal. to shows them what happens.
 	attended bool
 	to       teller
+	// offered is the last note that the agent has proposed. brings: the question has texts that others wrote.
+	offered string
+	brings  bool
 	// told is what the agent is told with the next question, and last what could be.
 	told, last string
 }
@@ -224,7 +241,10 @@ func (k *asker) connect(ctx context.Context) (err error) {
 	if k.client, err = k.app.client(); err != nil {
 		return err
 	}
-	k.served, k.close, err = k.servedHosts(ctx, k.askFlags)
+	if k.served, k.orders, k.close, err = k.servedHosts(ctx, k.askFlags); err != nil || k.served.Local == nil {
+		return err
+	}
+	k.limits, err = thresholds()
 	return err
 }
 
@@ -276,6 +296,10 @@ func (k *asker) turn(ctx context.Context, question string) error {
 	}
 }
 
+func fanOut(o fanout.Order) *carrelv1.FanOut {
+	return &carrelv1.FanOut{Forks: int32(o.Forks), Serial: o.Serial, MaxFailures: o.MaxFailures, NoCanary: o.NoCanary}
+}
+
 // begin runs one task of the agent to its end.
 func (k *asker) begin(ctx context.Context, question string) (*carrelv1.Task, error) {
 	a, client := k.app, k.client
@@ -284,11 +308,17 @@ func (k *asker) begin(ctx context.Context, question string) (*carrelv1.Task, err
 	if wait == 0 && !k.attended {
 		wait = carrel.DoNotWait
 	}
+	var groups []*carrelv1.GroupFanOut
+	for _, g := range k.orders.Groups {
+		groups = append(groups, &carrelv1.GroupFanOut{Hosts: g.Hosts, FanOut: fanOut(g.Order)})
+	}
+	notes, err := k.notes()
+	if err != nil {
+		return nil, err
+	}
 	m, err := askOf(ctx, client, tasks.RunTask, &carrelv1.RunTaskRequest{
 		Workspace: k.ws, Prompt: question, Protocol: "agent", Serve: serves, After: k.after, PlanOnly: k.planOnly,
-		FanOut: &carrelv1.FanOut{
-			Forks: int32(k.order.Forks), Serial: k.order.Serial, MaxFailures: k.order.MaxFailures, NoCanary: k.order.NoCanary,
-		},
+		FanOut: fanOut(k.orders.All), GroupFanOuts: groups, Over: vitals.Over(k.vitals(ctx)), Memory: notes, BringsData: k.brings,
 		Command: &carrelv1.Command{
 			Argv: k.argv, TimeoutMs: k.timeout.Milliseconds(), Source: carrel.SourceUser, ApprovalWaitMs: max(wait.Milliseconds(), -1),
 		},
@@ -297,7 +327,11 @@ func (k *asker) begin(ctx context.Context, question string) (*carrelv1.Task, err
 		return nil, err
 	}
 	k.after = m.GetTask().GetId()
-	t := &turnView{a: a, client: client, ws: k.ws, task: m.GetTask(), out: *k.output, yesSafe: k.yesSafe, plans: newPlans(), to: k.to}
+	t := &turnView{
+		a: a, client: client, ws: k.ws, task: m.GetTask(), out: *k.output, yesSafe: k.yesSafe, plans: newPlans(), to: k.to,
+		offered: func(note string) { k.offered = note },
+	}
+	k.offered = ""
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer t.stop(context.WithoutCancel(ctx)) // one that has ended stays as it is

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/carrel-dev/carrel/internal/fanout"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	"github.com/carrel-dev/carrel/internal/steps"
 )
@@ -16,9 +17,11 @@ import (
 // inventoryName is the file of remote hosts in the user's configuration directory.
 const inventoryName = "hosts.yaml"
 
-// servedHosts are the hosts that this process serves to the agent. The caller must call the function that it returns.
-func (a *app) servedHosts(c context.Context, x *askFlags) (cfg steps.Config, closeAll func(), err error) {
+// servedHosts are the hosts that this process serves to the agent, with how steps reach several of them. The caller must call
+// the function that it returns.
+func (a *app) servedHosts(c context.Context, x *askFlags) (cfg steps.Config, orders fanout.Orders, closeAll func(), err error) {
 	closeAll = func() {}
+	orders.All = x.set.Order()
 	if slices.Contains(x.on, onHost) {
 		if os.Geteuid() == 0 && !x.asRoot {
 			_ = say(a.Err, "carrel: this machine is not offered to the agent, because its commands would run as root; offer it with --as-root, "+
@@ -28,7 +31,7 @@ func (a *app) servedHosts(c context.Context, x *askFlags) (cfg steps.Config, clo
 			cfg.Background = steps.Background(openJobs, nil, "", x.asRoot)
 			roots, err := filesRoots(x)
 			if err != nil {
-				return cfg, closeAll, err
+				return cfg, orders, closeAll, err
 			}
 			for _, d := range roots {
 				if found, err := filepath.EvalSymlinks(d); err == nil { // what tools read is held to where it leads
@@ -36,34 +39,39 @@ func (a *app) servedHosts(c context.Context, x *askFlags) (cfg steps.Config, clo
 				}
 			}
 			if cfg.Patch, err = a.patches(c, roots); err != nil {
-				return cfg, closeAll, err
+				return cfg, orders, closeAll, err
 			}
 		}
 	}
 	if !slices.Contains(x.on, onRemote) {
-		return cfg, closeAll, nil
+		return cfg, orders, closeAll, nil
 	}
 	file := x.inventory
 	if file == "" {
 		dir, err := os.UserConfigDir()
 		if err != nil {
-			return cfg, closeAll, nil // a user without a home has no file of hosts
+			return cfg, orders, closeAll, nil // a user without a home has no file of hosts
 		}
 		file = filepath.Join(dir, "carrel", inventoryName)
 	}
 	r, err := steps.OpenRemotes(file)
 	if errors.Is(err, fs.ErrNotExist) && x.inventory == "" {
-		return cfg, closeAll, nil
+		return cfg, orders, closeAll, nil
 	}
 	if err != nil {
-		return cfg, closeAll, err
+		return cfg, orders, closeAll, err
 	}
 	if file, err = filepath.Abs(file); err != nil {
 		_ = r.Close()
-		return cfg, closeAll, err
+		return cfg, orders, closeAll, err
+	}
+	orders = r.Orders(x.set)
+	if err := orders.Check(); err != nil {
+		_ = r.Close()
+		return cfg, orders, closeAll, fmt.Errorf("%s: %w", file, err)
 	}
 	cfg.Remote, cfg.Remotes, cfg.Background = r.Run, r.Names(), steps.Background(openJobs, r, file, x.asRoot)
-	return cfg, func() { _ = r.Close() }, nil // nothing of it is needed any more
+	return cfg, orders, func() { _ = r.Close() }, nil // nothing of it is needed any more
 }
 
 // patchesDir is where what undoes changes to files is kept, in the user's state directory.

@@ -31,6 +31,7 @@ func (k *asker) question(text string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	k.brings = k.brings || k.told != ""
 	out += k.told
 	if len(out) > maxPrompt {
 		return "", fmt.Errorf("cannot ask this: with its files it has %d bytes, and at most %d are taken; name fewer files, or parts of them: %w",
@@ -81,6 +82,7 @@ func (k *asker) withFiles(text string) (string, error) {
 		}
 		data.WriteString(asData(fmt.Sprintf("file %q", name), content))
 	}
+	k.brings = data.Len() > 0
 	return out.String() + data.String(), nil
 }
 

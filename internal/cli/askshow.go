@@ -144,6 +144,8 @@ func (t *turnView) show(m *carrelv1.TaskMessage) error {
 		if json.Unmarshal(m.GetBody(), &p) == nil {
 			return t.to.note(p.text())
 		}
+	case "remember":
+		return t.offer(m)
 	case "refusal":
 		var r struct{ Outcome, Why string }
 		if json.Unmarshal(m.GetBody(), &r) == nil {

@@ -40,6 +40,8 @@ type turnView struct {
 	yesSafe bool
 	plans   *plans
 	to      teller
+	// offered takes a note that the agent proposes.
+	offered func(note string)
 }
 
 // stop ends the turn if it has not ended.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,7 +24,7 @@ import (
 func (k *asker) command(ctx context.Context, line string) (text string, leave bool, err error) {
 	name, arg, _ := strings.Cut(line, " ")
 	arg = strings.TrimSpace(arg)
-	if arg != "" && name != "/undo" {
+	if arg != "" && !slices.Contains([]string{"/undo", "/remember", "/forget"}, name) {
 		return "", false, fmt.Errorf("cannot do %.40q: %s takes nothing: %w", line, name, errdefs.ErrInvalidArgument)
 	}
 	switch name {
@@ -55,6 +56,9 @@ func (k *asker) command(ctx context.Context, line string) (text string, leave bo
 		return b.String(), false, err
 	case "/job":
 		text, err = k.jobs(ctx)
+		return text, false, err
+	case "/remember", "/forget", "/memory":
+		text, err = k.memoryCommand(name, arg)
 		return text, false, err
 	case "/undo":
 		text, err = undoText(ctx, arg)

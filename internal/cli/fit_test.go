@@ -202,15 +202,18 @@ var tables = map[string]string{
 	"context ls": "prod",
 	"job ls":     "make",
 	"undo":       "CHANGE",
-	"doctor":     "met",
-	"doctor -v":  "met",
+
+	"agent memory ls": "backups",
+	"doctor":          "met",
+	"doctor -v":       "met",
 }
 
 // noTables are the commands with -o that print no rows, or rows that are as wide as a name that they are given.
 var noTables = strings.Fields(`
 	create start stop revive pause resume update egress.allow egress.ask egress.deny egress.rm secret.set secret.rotate destroy
 	archive.create restore cp files.ls files.stat files.write files.search files.watch events exec port wait task.run task.show
-	task.stop task.follow ask job.show job.stop agent.check agent.import.linuxagent runbook.show runbook.check approvals.show approvals.approve
+	task.stop task.follow ask job.show job.stop agent.check agent.import.linuxagent agent.memory.add
+	runbook.show runbook.check approvals.show approvals.approve
 	approvals.deny approvals.watch up audit.verify audit.checkpoint audit.check-proof policy.reload policy.allow token.create
 	token.show whoami context.show version`)
 
@@ -228,6 +231,10 @@ func TestTablesFit(t *testing.T) {
 	madeJob(t, jobs, "c-aa00000000000000", `,"host":"web-1","inventory":"/nonexistent/hosts.yaml"`, end)
 	contexts := "contexts:\n  prod:\n    host: https://192.0.2.1:7443\n    token_file: /home/alice/.carrel-token\ncurrent: prod\n"
 	if err := os.WriteFile(filepath.Join(state, "carrel", "contexts.yaml"), []byte(contexts), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	note := `{"last":12,"notes":[{"number":12,"text":"backups run` + strings.Repeat(" at three", 50) + `"}]}`
+	if err := os.WriteFile(filepath.Join(state, "carrel", "memory.json"), []byte(note), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	answers(t, ordinary())

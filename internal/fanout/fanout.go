@@ -6,6 +6,7 @@ package fanout
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -89,9 +90,14 @@ func share(s string, least, n int) (int, bool) {
 
 // Way is how one step reaches its hosts.
 type Way struct {
-	hosts, forks, batch, most int
-	canary                    bool
+	hosts, forks, batch int
+	// most is how many hosts may fail, anyNumber if nothing says so. ends: once one has, no further batch begins.
+	most         int
+	canary, ends bool
 }
+
+// anyNumber is more hosts than there are.
+const anyNumber = math.MaxInt
 
 // Of is the way of a step on so many hosts. The error is that of Check.
 func (o Order) Of(hosts int) (w Way, err error) {
@@ -105,8 +111,17 @@ func (o Order) Of(hosts int) (w Way, err error) {
 	if w.batch, err = batchOf(o.Serial, hosts); err != nil {
 		return w, err
 	}
-	w.most, err = failures(o.MaxFailures, hosts)
+	if w.most, err = failures(o.MaxFailures, hosts); w.most < 0 {
+		w.most, w.ends = anyNumber, true
+	}
 	return w, err
+}
+
+// and is the way that is as strict as both, which are for the same hosts.
+func (w Way) and(o Way) Way {
+	w.forks, w.batch, w.most = min(w.forks, o.forks), min(w.batch, o.batch), min(w.most, o.most)
+	w.canary, w.ends = w.canary || o.canary, w.ends || o.ends
+	return w
 }
 
 // Forks is on how many hosts the step runs at once.
@@ -131,14 +146,13 @@ func (w Way) Less(hosts int) Way {
 
 // Over reports whether no further host begins, once so many have failed. between: no host of the batch runs any more.
 func (w Way) Over(failed int, between bool) bool {
-	if w.most < 0 {
-		return failed > 0 && between
-	}
-	return failed > w.most
+	return failed > w.most || w.ends && failed > 0 && between
 }
 
 // Passed reports whether the step counts as done, once all have ended that were to begin, so many of them well.
-func (w Way) Passed(failed, well int) bool { return failed == 0 || failed <= w.most && well > 0 }
+func (w Way) Passed(failed, well int) bool {
+	return failed == 0 || !w.ends && failed <= w.most && well > 0
+}
 
 // String is the way in words.
 func (w Way) String() string {
@@ -155,10 +169,13 @@ func (w Way) String() string {
 	}
 	text := strings.Join(parts, ", then ")
 	switch {
-	case w.most < 0:
-		return text + "; if one fails, no further batch"
 	case w.most == 0:
 		return text + "; if one fails, no further host"
+	case w.ends:
+		text += "; if one fails, no further batch"
+	}
+	if w.most == anyNumber {
+		return text
 	}
 	return text + fmt.Sprintf("; if more than %d fail, no further host", w.most)
 }

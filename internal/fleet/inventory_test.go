@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -94,6 +95,18 @@ func TestInventory(t *testing.T) {
 
 func TestInventoryRefuses(t *testing.T) {
 	for text, want := range map[string]string{
+		"fanout: {fork: 1}":                           `:1:10: no setting is named "fork"; there is forks`,
+		"hosts: {a: {}}\nfanout: {forks: 0}":          ":2:17: forks",
+		"hosts: {a: {}}\nfanout:\n  serial: 120%":     ":3:11: serial",
+		"fanout: {max_failures: -1}":                  ":1:24: max failures",
+		"fanout: {canary: no}":                        `:1:18: canary "no"`,
+		"fanout: [1]":                                 ":1:9: a mapping is needed",
+		"fanout: {forks: 1, forks: 2}":                "already defined",
+		"groups: {g: {fanout: {serial: 0}}}":          ":1:31: serial",
+		"groups: {g: {order: {serial: 1}}}":           `:1:14: no setting is named "order"`,
+		"groups: {g: {hosts: a}}":                     "a list is needed here",
+		"groups: {g: {hosts: [a]}}":                   `no host is named "a"`,
+		"groups: {" + groupsWithOrders(65) + "}":      "more than 64 groups have a fanout",
 		"hosts: {a: {prot: 22}}":                      `:1:13: no setting is named "prot"; there is port`,
 		"host: {}":                                    `:1:1: no setting is named "host"; there is hosts`,
 		"hosts:\n  a: {port: 0}":                      ":2:13: ",
@@ -221,4 +234,45 @@ func FuzzInventory(f *testing.F) {
 			}
 		}
 	})
+}
+
+func groupsWithOrders(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "g%d: {fanout: {forks: 1}}, ", i)
+	}
+	return b.String()
+}
+
+// What an inventory says of how steps reach several hosts: for all, and for the hosts of a group, whoever names them.
+func TestInventoryOrders(t *testing.T) {
+	inv := inventory(t, `
+fanout: {forks: 4, serial: 20%, max_failures: 1, canary: false}
+hosts:
+  a: {groups: [data]}
+  b: {}
+  c: {}
+groups:
+  web: [b, c]
+  data:
+    hosts: [c]
+    fanout: {serial: 1, canary: true}
+  named: {fanout: {forks: 1}}
+`)
+	if got := inv.Order().Order().String(); got != "forks 4, serial 20%, max_failures 1, canary false" {
+		t.Error(got)
+	}
+	var got []string
+	for _, g := range inv.GroupOrders() {
+		got = append(got, fmt.Sprint(g.Group, g.Hosts, g.Order.Over(inv.Order()).Order()))
+	}
+	if want := []string{
+		"data[a c] forks 4, serial 1, max_failures 1, canary true", "named[] forks 1, serial 20%, max_failures 1, canary false",
+	}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	inv = inventory(t, "hosts: {a: {}}\nfanout: {}")
+	if inv.Order().Order().String() != "forks 8, serial 100%, canary true" || len(inv.GroupOrders()) != 0 {
+		t.Errorf("%+v", inv.Order())
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -18,7 +19,12 @@ import (
 // ordered runs a turn of alice's with an order.
 func (h *house) ordered(by *hostsDouble, order fanout.Order) workspace.Task {
 	h.t.Helper()
-	spec := workspace.TaskSpec{Protocol: "agent", Prompt: "do it", Serve: true, Order: order}
+	return h.grouped(by, fanout.Orders{All: order})
+}
+
+func (h *house) grouped(by *hostsDouble, orders fanout.Orders) workspace.Task {
+	h.t.Helper()
+	spec := workspace.TaskSpec{Protocol: "agent", Prompt: "do it", Serve: true, Orders: orders}
 	task, err := h.RunTask(h.t.Context(), alice, "demo", run("agent"), spec)
 	if err != nil {
 		h.t.Fatal(err)
@@ -135,7 +141,7 @@ func TestOrderWhenTheClientGoes(t *testing.T) {
 	}
 	a := h.pendingOf(func() {
 		task, err := h.RunTask(t.Context(), alice, "demo", run("agent"), workspace.TaskSpec{
-			Protocol: "agent", Prompt: "do it", Serve: true, Order: fanout.Order{Serial: "2", Forks: 1, MaxFailures: "100%"},
+			Protocol: "agent", Prompt: "do it", Serve: true, Orders: fanout.Orders{All: fanout.Order{Serial: "2", Forks: 1, MaxFailures: "100%"}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -264,5 +270,51 @@ func TestNoStepsTogether(t *testing.T) {
 	}
 	if r := next(t, told); r.Outcome != "done" || len(r.Steps) != 3 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// Of the orders of the groups that a step's hosts are in the strictest holds, in what is asked and in what is run.
+// The order of one group is nothing to a step that is not for it.
+func TestOrderOfGroups(t *testing.T) {
+	orders := func(serial string) fanout.Orders {
+		return fanout.Orders{All: fanout.Order{NoCanary: true}, Groups: []fanout.Group{
+			{Hosts: []string{"h0", "h1"}, Order: fanout.Order{NoCanary: true, Serial: serial, MaxFailures: "0"}},
+		}}
+	}
+	for _, x := range []struct {
+		target, serial, words string
+		ran                   int
+	}{
+		{"remote h0 h2 h3", "1", "1 to 3: batches of 1, 1 at once; if one fails, no further host", 1},
+		{"remote h0 h2 h3", "2", "1 to 3: batches of 2, 2 at once; if one fails, no further host", 2},
+		{"remote h2 h3 h4", "1", "1 to 3: all hosts, 3 at once; if one fails, no further batch", 3},
+	} {
+		h, told := proposing(t, judged, planText(onTarget(x.target, "uptime")))
+		d := &hostsDouble{remotes: hostNames(5)}
+		var mu sync.Mutex
+		together := make(chan struct{})
+		n := 0
+		d.run = func(ctx context.Context, _ runtime.HostCommand) (runtime.HostResult, error) {
+			mu.Lock()
+			if n++; n == x.ran { // all that may run at once have begun before one fails
+				close(together)
+			}
+			mu.Unlock()
+			select {
+			case <-together:
+			case <-ctx.Done():
+			}
+			return runtime.HostResult{Status: &execapi.Status{Code: 7}}, nil
+		}
+		a := h.pendingOf(func() { h.grouped(d, orders(x.serial)) })
+		if text := strings.Join(a.Argv, "\n"); !strings.Contains(text, x.words) {
+			t.Errorf("%s, %s: asked %q", x.target, x.serial, text)
+		}
+		if err := h.answerAt(alice, a, approval.Once, ""); err != nil {
+			t.Fatal(err)
+		}
+		if r := next(t, told); r.Outcome != "failed" || len(r.Steps) != x.ran || len(d.all()) != x.ran {
+			t.Errorf("%s, %s: %+v, ran %v", x.target, x.serial, r, d.all())
+		}
 	}
 }

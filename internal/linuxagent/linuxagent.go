@@ -310,7 +310,7 @@ var instead = map[string]string{
 	"logging":      "the daemon's log is set in carreld.yaml",
 	"telemetry":    "metrics are Prometheus counters of the daemon",
 	"analytics":    "there is nothing of it",
-	"monitoring":   "thresholds are not there; runbooks look at load, memory and disks",
+	"monitoring":   "thresholds of this machine are set in ~/.config/carrel/agent.yaml (docs/agent.md#thresholds)",
 	"log_analysis": "the tools search_logs and journal read logs, within their bounds",
 	"intelligence": "there are no embeddings and no recommendations",
 }

@@ -78,6 +78,7 @@ var high = []struct{ path, why string }{
 	{".mcp.json", "what coding agents run"},
 	{".cursor", "what coding agents run"},
 	{".carrel", "carrel's own files"},
+	{".config/carrel", "what carrel tells its agent, and which hosts there are"},
 }
 
 // risks lists why a change of the file at a path, which is absolute and clean, needs a second look.

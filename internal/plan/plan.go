@@ -147,6 +147,8 @@ type ToolCall struct {
 type DirectAnswer struct {
 	Type   Type   `json:"type"`
 	Answer string `json:"answer"`
+	// Remember is a note that the model proposes for later sessions, "" for none.
+	Remember string `json:"remember,omitempty"`
 }
 
 // NoChange says that what was asked for is there already. Evidence are quotations of tool output: see Evidence.

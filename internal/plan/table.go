@@ -135,6 +135,7 @@ var forms = []form{
 	}},
 	{typ: DirectAnswerType, doc: "an answer that needs no command and no change", members: []member{
 		{name: "answer", kind: prose, min: 1, max: MaxAnswer, doc: "the answer"},
+		{name: "remember", kind: prose, optional: true, min: 1, max: MaxProse, doc: "a note of at most 500 characters for later sessions"},
 	}},
 	{typ: NoChangeType, doc: "what was asked for is there already", members: []member{
 		{name: "answer", kind: prose, min: 1, max: MaxAnswer, doc: "what is there"},

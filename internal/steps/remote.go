@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/fanout"
 	"github.com/carrel-dev/carrel/internal/fleet"
 	"github.com/carrel-dev/carrel/internal/runtime"
 )
@@ -20,6 +21,8 @@ type Remotes struct {
 	client *fleet.Client
 	hosts  map[string]fleet.Host
 	names  []string
+	order  fanout.Settings
+	groups []fleet.GroupOrder
 }
 
 // OpenRemotes reads an inventory: see fleet.ParseInventory. It connects to nothing yet.
@@ -50,7 +53,7 @@ func openRemotes(inventory string, user func() (fleet.Config, error)) (*Remotes,
 	if err != nil {
 		return nil, err
 	}
-	r := &Remotes{client: client, hosts: map[string]fleet.Host{}}
+	r := &Remotes{client: client, hosts: map[string]fleet.Host{}, order: inv.Order(), groups: inv.GroupOrders()}
 	for _, h := range inv.Hosts() {
 		r.hosts[h.Name] = h
 		r.names = append(r.names, h.Name)
@@ -60,6 +63,15 @@ func openRemotes(inventory string, user func() (fleet.Config, error)) (*Remotes,
 
 // Names are the names of the hosts, in the order of the file.
 func (r *Remotes) Names() []string { return r.names }
+
+// Orders are how a step reaches several hosts: as set says, and where it says nothing as the inventory does.
+func (r *Remotes) Orders(set fanout.Settings) fanout.Orders {
+	o := fanout.Orders{All: set.Over(r.order).Order()}
+	for _, g := range r.groups {
+		o.Groups = append(o.Groups, fanout.Group{Name: g.Group, Hosts: g.Hosts, Order: set.Over(g.Order.Over(r.order)).Order()})
+	}
+	return o
+}
 
 // Close ends all connections.
 func (r *Remotes) Close() error { return r.client.Close() }

@@ -24,6 +24,8 @@ import (
 type agent struct {
 	acp
 	turn turns.Turn
+	// read: something was proposed in this turn, so that others wrote some of what the agent knows. It is the reader's.
+	read bool
 	// busy: a proposal is being carried out.
 	busy atomic.Bool
 }
@@ -33,16 +35,24 @@ func newAgent(c *conversation) dialect {
 	on, _ := c.tasks.cfg.Lifecycle.Target(c.task.Workspace)
 	a.meta = a.context
 	a.turn = turns.Turn{
-		By: c.by, Task: c.task.ID, Trace: c.trace, On: on, PlanOnly: c.planOnly, Order: c.order, Wait: c.wait,
+		By: c.by, Task: c.task.ID, Trace: c.trace, On: on, PlanOnly: c.planOnly, Orders: c.orders, Wait: c.wait,
 		Gone: c.quiet, Hosts: c.hosts, Note: c.note,
 	}
 	return a
 }
 
 func (a *agent) take(m linerpc.Message) error {
-	if m.Method != "_carrel/propose" {
-		return a.acp.take(m)
+	switch m.Method {
+	case "_carrel/propose":
+		return a.propose(m)
+	case "_carrel/remember":
+		return a.remember(m)
 	}
+	return a.acp.take(m)
+}
+
+func (a *agent) propose(m linerpc.Message) error {
+	a.read = true
 	var p struct {
 		SessionID string `json:"sessionId"`
 		Plan      string `json:"plan"`

@@ -11,10 +11,13 @@ const maxTargets = 256
 
 // context is what an agent is told beside the prompt: where its steps can run, and what was said before.
 func (a *agent) context() any {
-	var targets []string
+	var targets, notes []string
 	if h := a.c.hosts(); h != nil {
 		if h.Local() {
 			targets = append(targets, string(operation.Host))
+			for _, line := range a.c.excess {
+				notes = append(notes, "The host is over a threshold that the person has set: "+a.c.tasks.cfg.Redact.Text(line)+".")
+			}
 		}
 		for _, name := range h.Remotes() {
 			targets = append(targets, string(operation.Remote)+" "+name)
@@ -37,7 +40,13 @@ func (a *agent) context() any {
 		out["runbooks"] = titles
 	}
 	if more > 0 {
-		out["notes"] = []string{fmt.Sprintf("There are %d targets more, which can be used by their names.", more)}
+		notes = append(notes, fmt.Sprintf("There are %d targets more, which can be used by their names.", more))
+	}
+	if len(a.c.begins.Memory) > 0 {
+		out["memory"] = a.c.tasks.cfg.Redact.Texts(a.c.begins.Memory)
+	}
+	if len(notes) > 0 {
+		out["notes"] = notes
 	}
 	return map[string]any{"carrel": out}
 }

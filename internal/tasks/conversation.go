@@ -80,15 +80,19 @@ type conversation struct {
 	after id.Command // the task that it goes on from
 	// planOnly: plans of an agent are not carried out.
 	planOnly bool
-	// order is how steps of an agent's plans reach several hosts.
-	order fanout.Order
-	proc  runtime.Process
-	wait  time.Duration
-	limit Patience
-	in    *os.File // its stdin
-	out   *os.File
-	err   *os.File // nil for one that speaks on a descriptor: then in and out are one socket
-	speak dialect
+	// orders are how steps of an agent's plans reach several hosts.
+	orders fanout.Orders
+	// excess is what an agent is told of the machine of whoever serves, in lines.
+	excess []string
+	// begins is what the session of an agent knew when it began.
+	begins beginning
+	proc   runtime.Process
+	wait   time.Duration
+	limit  Patience
+	in     *os.File // its stdin
+	out    *os.File
+	err    *os.File // nil for one that speaks on a descriptor: then in and out are one socket
+	speak  dialect
 	// tools is the command that reaches the tools of the task, nil if it has none, and cutTools ends them.
 	tools    []string
 	cutTools func()
@@ -139,8 +143,9 @@ func (t *Tasks) open(r *operation.Request, task workspace.Task, proc runtime.Pro
 ) *conversation {
 	f := proc.Files()
 	c := &conversation{
-		tasks: t, by: r.By, trace: r.Trace, task: task, after: spec.After, planOnly: spec.PlanOnly, order: spec.Order,
-		proc: proc, wait: wait, limit: t.cfg.Patience,
+		tasks: t, by: r.By, trace: r.Trace, task: task, after: spec.After, planOnly: spec.PlanOnly, orders: spec.Orders, excess: spec.Over,
+		begins: beginning{Memory: spec.Memory, Foreign: spec.BringsData},
+		proc:   proc, wait: wait, limit: t.cfg.Patience,
 		in: f[0], out: f[0],
 		quiet: make(chan struct{}), kept: make(chan struct{}), ready: make(chan struct{}), told: make(chan struct{}),
 		open: map[string]bool{}, keys: map[string]bool{},
@@ -263,7 +268,8 @@ func (c *conversation) why(err error, status *execapi.Status, gone error) (works
 
 // talk speaks until the task ends, the program's output does, or the program breaks a rule.
 func (c *conversation) talk(prompt string) error {
-	if err := c.message("prompt", prompted{prompt, c.after}); err != nil {
+	c.begins = c.tasks.beginning(c.context(), c.task, c.after, c.begins)
+	if err := c.message("prompt", prompted{prompt, c.after, c.begins}); err != nil {
 		return err
 	}
 	if err := c.speak.begin(prompt); err != nil && !errors.Is(err, errPipe) { // what it says may follow all the same

@@ -63,6 +63,9 @@ type recalled struct {
 	prompt, answer string
 	// before is the task before it, "" if there is none.
 	before id.Command
+	// begins is what the session had then; nil if that is no longer kept. over: the turn has ended.
+	begins *beginning
+	over   bool
 	goals  []string
 	steps  []turns.StepResult
 	// skipped are steps that were not begun, a line each.
@@ -92,7 +95,7 @@ func (t *Tasks) recall(ctx context.Context, on id.Workspace, task id.Command) *r
 			case "prompt":
 				var p prompted
 				if json.Unmarshal(m.Body, &p) == nil {
-					r.prompt, r.before = p.Text, p.After
+					r.prompt, r.before, r.begins = p.Text, p.After, &p.beginning
 				}
 			case "plan":
 				last = openPlan{}
@@ -140,7 +143,7 @@ func (t *Tasks) recall(ctx context.Context, on id.Workspace, task id.Command) *r
 	if kept.State != workspace.TaskCompleted {
 		r.open = last.text()
 	}
-	r.answer = answer.String()
+	r.answer, r.over = answer.String(), kept.State != workspace.TaskRunning
 	return &r
 }
 
@@ -260,4 +263,6 @@ type prompted struct {
 	Text string `json:"text"`
 	// After is the task that this one goes on from.
 	After id.Command `json:"after,omitempty"`
+
+	beginning
 }

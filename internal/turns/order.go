@@ -122,11 +122,10 @@ func (c *carrying) told() error {
 // group runs the steps from one to another that belong together. It returns why the plan ends with them, "" if it goes on.
 func (c *carrying) group(ctx context.Context, from, to int) (why string, err error) {
 	steps := c.steps[from:to]
-	order := c.turn.Order
+	way, err := c.turn.wayOf(steps) // the one that was shown
 	if steps[0].hosts == 1 && len(steps) > 1 {
-		order = looks
+		way, err = looks.Of(len(steps))
 	}
-	way, err := order.Of(len(steps))
 	if err != nil {
 		return "", err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/fanout"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/operation"
@@ -131,9 +132,20 @@ func (turn *Turn) fan(steps []step) error {
 	if len(steps) < 2 {
 		return nil
 	}
-	way, err := turn.Order.Of(len(steps))
+	way, err := turn.wayOf(steps)
 	steps[0].shown.Together, steps[0].shown.Order = len(steps), way.String()
 	return err
+}
+
+// wayOf is how steps that are one step of the plan reach their hosts.
+func (turn *Turn) wayOf(steps []step) (fanout.Way, error) {
+	names := make([]string, len(steps))
+	for i, s := range steps {
+		if s.on.Kind == operation.Remote { // a workspace of the same name is another thing
+			names[i] = string(s.on.Name)
+		}
+	}
+	return turn.Orders.Of(names)
 }
 
 // place finds what a step runs on.

@@ -86,8 +86,8 @@ type Turn struct {
 	On    operation.Target
 	// PlanOnly: plans are judged and shown, and not carried out.
 	PlanOnly bool
-	// Order is how steps reach several hosts.
-	Order fanout.Order
+	// Orders are how steps reach several hosts.
+	Orders fanout.Orders
 	// Wait is how long a person may take to answer, and Gone is closed when nobody waits for it any more.
 	Wait time.Duration
 	Gone <-chan struct{}

@@ -46,8 +46,13 @@ type TaskSpec struct {
 	After id.Command
 	// PlanOnly: an agent's plans are judged and shown, and not carried out.
 	PlanOnly bool
-	// Order is how steps of an agent's plans reach several hosts.
-	Order fanout.Order
+	// Orders are how steps of an agent's plans reach several hosts.
+	Orders fanout.Orders
+	// Over is what of the machine of whoever serves is over a threshold, a line each.
+	Over []string
+	// Memory are notes of the person that an agent is told in a session that begins. BringsData: the prompt has texts that others wrote.
+	Memory     []string
+	BringsData bool
 	// FD is the descriptor on which the program speaks; 0 is its stdin and stdout.
 	FD int
 	// Serve: whoever runs it is about to serve its steps on hosts.

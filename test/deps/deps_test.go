@@ -36,6 +36,7 @@ var tiers = []deps.Tier{
 	{Name: "httprule", Level: 0},
 	{Name: "tools", Level: 0},
 	{Name: "fanout", Level: 0},
+	{Name: "vitals", Level: 0},
 
 	{Name: "budget", Level: 1},
 	{Name: "screen", Level: 1},
@@ -53,6 +54,7 @@ var tiers = []deps.Tier{
 	{Name: "store", Level: 2},
 	{Name: "archivestore", Level: 2},
 	{Name: "secret", Level: 2},
+	{Name: "memory", Level: 2},
 
 	{Name: "permit", Level: 3},
 	{Name: "record", Level: 3},

@@ -124,3 +124,48 @@ func TestAskStepByStep(t *testing.T) {
 	}
 	m.recorded(t, mark, `"from":2,"whole":3`, "echo two")
 }
+
+// The inventory says how steps reach hosts: what it says is shown by the check and by the question, a flag is over it, and a line that
+// cannot be used is named.
+func TestAskInTheInventorysOrder(t *testing.T) {
+	m, o, ask := newFleet(t)
+	hosts, err := os.ReadFile(filepath.Join(o.home, ".config/carrel/hosts.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.write(t, ".config/carrel/hosts.yaml", append(hosts, []byte("groups:\n  odd: {hosts: [web-1, web-3], fanout: {max_failures: 1}}\n"+
+		"fanout: {serial: 1, canary: false}\n")...))
+	check := func(args ...string) string {
+		c := m.command(context.Background(), o.Credential, append([]string{"agent", "check", "--on", "remote"}, args...)...)
+		c.Env = append(c.Environ(), "HOME="+o.home, "XDG_CONFIG_HOME=")
+		out, err := c.CombinedOutput()
+		return fmt.Sprint(string(out), err)
+	}
+	if got := check(); !strings.Contains(got, "forks 8, serial 1, canary false") ||
+		!strings.Contains(got, "group odd, 2 hosts: forks 8, serial 1, max_failures 1, canary false") {
+		t.Errorf("checked %q", got)
+	}
+	for _, x := range []struct {
+		target, shown string
+		flags         []string
+	}{
+		{"remote web-1 web-3", "1 to 2: batches of 1, 1 at once; if more than 1 fail, no further host", nil},
+		{"remote *", "1 to 3: batches of 1, 1 at once; if one fails, no further batch; if more than 1 fail", nil},
+		{"remote web-1 web-3", "1 to 2: the first host alone, then the others, 1 at once; if one fails, no further host", []string{
+			"--max-failures", "0", "--serial", "2", "--canary",
+		}},
+	} {
+		m.script(t, always(planOfAll(planStep(x.target, "true", false))), always(directly("it is over")))
+		term := ask(append(x.flags, "do it")...)
+		term.Expect("[n] no")
+		if screen := term.Screen(); !strings.Contains(strings.Join(strings.Fields(screen), " "), x.shown) {
+			t.Errorf("asked %q", screen)
+		}
+		term.Type("n\n\n")
+		term.Wait()
+	}
+	o.write(t, ".config/carrel/hosts.yaml", append(hosts, []byte("fanout: {serial: 0}\n")...))
+	if got := check(); !strings.Contains(got, "hosts.yaml:5:18: serial \"0\": give a number") {
+		t.Errorf("checked %q", got)
+	}
+}

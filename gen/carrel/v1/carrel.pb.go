@@ -8574,7 +8574,18 @@ type RunTaskRequest struct {
 	FanOut *FanOut `protobuf:"bytes,8,opt,name=fan_out,json=fanOut,proto3" json:"fan_out,omitempty"`
 	// The program speaks on a socket that it inherits as this descriptor, 3 to 63, whose number is in its variable CARREL_TASK_FD.
 	// Its stdin is empty, and its output is kept as that of a detached command (Logs). 0: it speaks on its stdin and stdout.
-	Fd            int32 `protobuf:"varint,9,opt,name=fd,proto3" json:"fd,omitempty"`
+	Fd int32 `protobuf:"varint,9,opt,name=fd,proto3" json:"fd,omitempty"`
+	// What holds for the hosts of some groups in its place. Of a step on hosts with several orders the strictest holds, in each part.
+	// At most 64, with at most 8192 hosts in all.
+	GroupFanOuts []*GroupFanOut `protobuf:"bytes,10,rep,name=group_fan_outs,json=groupFanOuts,proto3" json:"group_fan_outs,omitempty"`
+	// What of the client's machine is over a threshold, a line each, of which an agent is told if the client serves steps there. At
+	// most 16 of at most 512 bytes.
+	Over []string `protobuf:"bytes,11,rep,name=over,proto3" json:"over,omitempty"`
+	// Notes of the person that an agent is told, if the task goes on from no other one: a session keeps those that it began with. At
+	// most 64 of at most 500 characters, each one line.
+	Memory []string `protobuf:"bytes,12,rep,name=memory,proto3" json:"memory,omitempty"`
+	// The prompt brings contents of files or output of programs. An agent of the session can propose no note then.
+	BringsData    bool `protobuf:"varint,13,opt,name=brings_data,json=bringsData,proto3" json:"brings_data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8672,6 +8683,88 @@ func (x *RunTaskRequest) GetFd() int32 {
 	return 0
 }
 
+func (x *RunTaskRequest) GetGroupFanOuts() []*GroupFanOut {
+	if x != nil {
+		return x.GroupFanOuts
+	}
+	return nil
+}
+
+func (x *RunTaskRequest) GetOver() []string {
+	if x != nil {
+		return x.Over
+	}
+	return nil
+}
+
+func (x *RunTaskRequest) GetMemory() []string {
+	if x != nil {
+		return x.Memory
+	}
+	return nil
+}
+
+func (x *RunTaskRequest) GetBringsData() bool {
+	if x != nil {
+		return x.BringsData
+	}
+	return false
+}
+
+// GroupFanOut is how steps reach the hosts of one group.
+type GroupFanOut struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The names of remote hosts.
+	Hosts         []string `protobuf:"bytes,1,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	FanOut        *FanOut  `protobuf:"bytes,2,opt,name=fan_out,json=fanOut,proto3" json:"fan_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupFanOut) Reset() {
+	*x = GroupFanOut{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupFanOut) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupFanOut) ProtoMessage() {}
+
+func (x *GroupFanOut) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupFanOut.ProtoReflect.Descriptor instead.
+func (*GroupFanOut) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{121}
+}
+
+func (x *GroupFanOut) GetHosts() []string {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+func (x *GroupFanOut) GetFanOut() *FanOut {
+	if x != nil {
+		return x.FanOut
+	}
+	return nil
+}
+
 // FanOut is how one step reaches several hosts: the first of them alone, and then the others in batches.
 type FanOut struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -8690,7 +8783,7 @@ type FanOut struct {
 
 func (x *FanOut) Reset() {
 	*x = FanOut{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8702,7 +8795,7 @@ func (x *FanOut) String() string {
 func (*FanOut) ProtoMessage() {}
 
 func (x *FanOut) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[121]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8715,7 +8808,7 @@ func (x *FanOut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FanOut.ProtoReflect.Descriptor instead.
 func (*FanOut) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{121}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *FanOut) GetForks() int32 {
@@ -8755,7 +8848,7 @@ type RunTaskResponse struct {
 
 func (x *RunTaskResponse) Reset() {
 	*x = RunTaskResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8767,7 +8860,7 @@ func (x *RunTaskResponse) String() string {
 func (*RunTaskResponse) ProtoMessage() {}
 
 func (x *RunTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[122]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8780,7 +8873,7 @@ func (x *RunTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunTaskResponse.ProtoReflect.Descriptor instead.
 func (*RunTaskResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{122}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *RunTaskResponse) GetTask() *Task {
@@ -8804,7 +8897,7 @@ type ServeRequest struct {
 
 func (x *ServeRequest) Reset() {
 	*x = ServeRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8816,7 +8909,7 @@ func (x *ServeRequest) String() string {
 func (*ServeRequest) ProtoMessage() {}
 
 func (x *ServeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[123]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8829,7 +8922,7 @@ func (x *ServeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServeRequest.ProtoReflect.Descriptor instead.
 func (*ServeRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{123}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *ServeRequest) GetMessage() isServeRequest_Message {
@@ -8905,7 +8998,7 @@ type ServeStart struct {
 
 func (x *ServeStart) Reset() {
 	*x = ServeStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8917,7 +9010,7 @@ func (x *ServeStart) String() string {
 func (*ServeStart) ProtoMessage() {}
 
 func (x *ServeStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[124]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8930,7 +9023,7 @@ func (x *ServeStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServeStart.ProtoReflect.Descriptor instead.
 func (*ServeStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{124}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *ServeStart) GetWorkspace() string {
@@ -8986,7 +9079,7 @@ type AgentPatch struct {
 
 func (x *AgentPatch) Reset() {
 	*x = AgentPatch{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8998,7 +9091,7 @@ func (x *AgentPatch) String() string {
 func (*AgentPatch) ProtoMessage() {}
 
 func (x *AgentPatch) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[125]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9011,7 +9104,7 @@ func (x *AgentPatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentPatch.ProtoReflect.Descriptor instead.
 func (*AgentPatch) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{125}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *AgentPatch) GetNumber() int64 {
@@ -9072,7 +9165,7 @@ type PatchResult struct {
 
 func (x *PatchResult) Reset() {
 	*x = PatchResult{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9084,7 +9177,7 @@ func (x *PatchResult) String() string {
 func (*PatchResult) ProtoMessage() {}
 
 func (x *PatchResult) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[126]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9097,7 +9190,7 @@ func (x *PatchResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PatchResult.ProtoReflect.Descriptor instead.
 func (*PatchResult) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{126}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *PatchResult) GetNumber() int64 {
@@ -9174,7 +9267,7 @@ type PatchPart struct {
 
 func (x *PatchPart) Reset() {
 	*x = PatchPart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9186,7 +9279,7 @@ func (x *PatchPart) String() string {
 func (*PatchPart) ProtoMessage() {}
 
 func (x *PatchPart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[127]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9199,7 +9292,7 @@ func (x *PatchPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PatchPart.ProtoReflect.Descriptor instead.
 func (*PatchPart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{127}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *PatchPart) GetPath() string {
@@ -9267,7 +9360,7 @@ type AgentStep struct {
 
 func (x *AgentStep) Reset() {
 	*x = AgentStep{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9279,7 +9372,7 @@ func (x *AgentStep) String() string {
 func (*AgentStep) ProtoMessage() {}
 
 func (x *AgentStep) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[128]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9292,7 +9385,7 @@ func (x *AgentStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentStep.ProtoReflect.Descriptor instead.
 func (*AgentStep) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{128}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *AgentStep) GetNumber() int64 {
@@ -9393,7 +9486,7 @@ type StepResult struct {
 
 func (x *StepResult) Reset() {
 	*x = StepResult{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9405,7 +9498,7 @@ func (x *StepResult) String() string {
 func (*StepResult) ProtoMessage() {}
 
 func (x *StepResult) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[129]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9418,7 +9511,7 @@ func (x *StepResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepResult.ProtoReflect.Descriptor instead.
 func (*StepResult) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{129}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *StepResult) GetNumber() int64 {
@@ -9492,7 +9585,7 @@ type ServeResponse struct {
 
 func (x *ServeResponse) Reset() {
 	*x = ServeResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9504,7 +9597,7 @@ func (x *ServeResponse) String() string {
 func (*ServeResponse) ProtoMessage() {}
 
 func (x *ServeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[130]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9517,7 +9610,7 @@ func (x *ServeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServeResponse.ProtoReflect.Descriptor instead.
 func (*ServeResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{130}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *ServeResponse) GetMessage() isServeResponse_Message {
@@ -9602,7 +9695,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9614,7 +9707,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[131]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9627,7 +9720,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{131}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *ListTasksRequest) GetWorkspace() string {
@@ -9646,7 +9739,7 @@ type ListTasksResponse struct {
 
 func (x *ListTasksResponse) Reset() {
 	*x = ListTasksResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9658,7 +9751,7 @@ func (x *ListTasksResponse) String() string {
 func (*ListTasksResponse) ProtoMessage() {}
 
 func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[132]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9671,7 +9764,7 @@ func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksResponse.ProtoReflect.Descriptor instead.
 func (*ListTasksResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{132}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *ListTasksResponse) GetTasks() []*Task {
@@ -9691,7 +9784,7 @@ type GetTaskRequest struct {
 
 func (x *GetTaskRequest) Reset() {
 	*x = GetTaskRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9703,7 +9796,7 @@ func (x *GetTaskRequest) String() string {
 func (*GetTaskRequest) ProtoMessage() {}
 
 func (x *GetTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[133]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9716,7 +9809,7 @@ func (x *GetTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskRequest.ProtoReflect.Descriptor instead.
 func (*GetTaskRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{133}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *GetTaskRequest) GetWorkspace() string {
@@ -9742,7 +9835,7 @@ type GetTaskResponse struct {
 
 func (x *GetTaskResponse) Reset() {
 	*x = GetTaskResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9754,7 +9847,7 @@ func (x *GetTaskResponse) String() string {
 func (*GetTaskResponse) ProtoMessage() {}
 
 func (x *GetTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[134]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9767,7 +9860,7 @@ func (x *GetTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskResponse.ProtoReflect.Descriptor instead.
 func (*GetTaskResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{134}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *GetTaskResponse) GetTask() *Task {
@@ -9787,7 +9880,7 @@ type StopTaskRequest struct {
 
 func (x *StopTaskRequest) Reset() {
 	*x = StopTaskRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9799,7 +9892,7 @@ func (x *StopTaskRequest) String() string {
 func (*StopTaskRequest) ProtoMessage() {}
 
 func (x *StopTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[135]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9812,7 +9905,7 @@ func (x *StopTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTaskRequest.ProtoReflect.Descriptor instead.
 func (*StopTaskRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{135}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *StopTaskRequest) GetWorkspace() string {
@@ -9838,7 +9931,7 @@ type StopTaskResponse struct {
 
 func (x *StopTaskResponse) Reset() {
 	*x = StopTaskResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9850,7 +9943,7 @@ func (x *StopTaskResponse) String() string {
 func (*StopTaskResponse) ProtoMessage() {}
 
 func (x *StopTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[136]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9863,7 +9956,7 @@ func (x *StopTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTaskResponse.ProtoReflect.Descriptor instead.
 func (*StopTaskResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{136}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *StopTaskResponse) GetTask() *Task {
@@ -9887,7 +9980,7 @@ type FollowTaskRequest struct {
 
 func (x *FollowTaskRequest) Reset() {
 	*x = FollowTaskRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9899,7 +9992,7 @@ func (x *FollowTaskRequest) String() string {
 func (*FollowTaskRequest) ProtoMessage() {}
 
 func (x *FollowTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[137]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9912,7 +10005,7 @@ func (x *FollowTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowTaskRequest.ProtoReflect.Descriptor instead.
 func (*FollowTaskRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{137}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *FollowTaskRequest) GetWorkspace() string {
@@ -9956,7 +10049,7 @@ type FollowTaskResponse struct {
 
 func (x *FollowTaskResponse) Reset() {
 	*x = FollowTaskResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9968,7 +10061,7 @@ func (x *FollowTaskResponse) String() string {
 func (*FollowTaskResponse) ProtoMessage() {}
 
 func (x *FollowTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[138]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9981,7 +10074,7 @@ func (x *FollowTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowTaskResponse.ProtoReflect.Descriptor instead.
 func (*FollowTaskResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{138}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *FollowTaskResponse) GetMessage() *TaskMessage {
@@ -10029,7 +10122,7 @@ type Archive struct {
 
 func (x *Archive) Reset() {
 	*x = Archive{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10041,7 +10134,7 @@ func (x *Archive) String() string {
 func (*Archive) ProtoMessage() {}
 
 func (x *Archive) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[139]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10054,7 +10147,7 @@ func (x *Archive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Archive.ProtoReflect.Descriptor instead.
 func (*Archive) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{139}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *Archive) GetId() string {
@@ -10152,7 +10245,7 @@ type ArchiveProgress struct {
 
 func (x *ArchiveProgress) Reset() {
 	*x = ArchiveProgress{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10164,7 +10257,7 @@ func (x *ArchiveProgress) String() string {
 func (*ArchiveProgress) ProtoMessage() {}
 
 func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[140]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10177,7 +10270,7 @@ func (x *ArchiveProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveProgress.ProtoReflect.Descriptor instead.
 func (*ArchiveProgress) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{140}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *ArchiveProgress) GetEntries() int64 {
@@ -10210,7 +10303,7 @@ type CreateArchiveRequest struct {
 
 func (x *CreateArchiveRequest) Reset() {
 	*x = CreateArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10222,7 +10315,7 @@ func (x *CreateArchiveRequest) String() string {
 func (*CreateArchiveRequest) ProtoMessage() {}
 
 func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[141]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10235,7 +10328,7 @@ func (x *CreateArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveRequest.ProtoReflect.Descriptor instead.
 func (*CreateArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{141}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *CreateArchiveRequest) GetWorkspace() string {
@@ -10287,7 +10380,7 @@ type CreateArchiveResponse struct {
 
 func (x *CreateArchiveResponse) Reset() {
 	*x = CreateArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10299,7 +10392,7 @@ func (x *CreateArchiveResponse) String() string {
 func (*CreateArchiveResponse) ProtoMessage() {}
 
 func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[142]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10312,7 +10405,7 @@ func (x *CreateArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateArchiveResponse.ProtoReflect.Descriptor instead.
 func (*CreateArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{142}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *CreateArchiveResponse) GetKind() isCreateArchiveResponse_Kind {
@@ -10389,7 +10482,7 @@ type RestoreStart struct {
 
 func (x *RestoreStart) Reset() {
 	*x = RestoreStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10401,7 +10494,7 @@ func (x *RestoreStart) String() string {
 func (*RestoreStart) ProtoMessage() {}
 
 func (x *RestoreStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[143]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10414,7 +10507,7 @@ func (x *RestoreStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
 func (*RestoreStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{143}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{144}
 }
 
 func (x *RestoreStart) GetFrom() string {
@@ -10479,7 +10572,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10491,7 +10584,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[144]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10504,7 +10597,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{144}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{145}
 }
 
 func (x *RestoreRequest) GetKind() isRestoreRequest_Kind {
@@ -10561,7 +10654,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10573,7 +10666,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[145]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10586,7 +10679,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{145}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *RestoreResponse) GetKind() isRestoreResponse_Kind {
@@ -10638,7 +10731,7 @@ type ListArchivesRequest struct {
 
 func (x *ListArchivesRequest) Reset() {
 	*x = ListArchivesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10650,7 +10743,7 @@ func (x *ListArchivesRequest) String() string {
 func (*ListArchivesRequest) ProtoMessage() {}
 
 func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[146]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10663,7 +10756,7 @@ func (x *ListArchivesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesRequest.ProtoReflect.Descriptor instead.
 func (*ListArchivesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{146}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{147}
 }
 
 type ListArchivesResponse struct {
@@ -10675,7 +10768,7 @@ type ListArchivesResponse struct {
 
 func (x *ListArchivesResponse) Reset() {
 	*x = ListArchivesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10687,7 +10780,7 @@ func (x *ListArchivesResponse) String() string {
 func (*ListArchivesResponse) ProtoMessage() {}
 
 func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[147]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10700,7 +10793,7 @@ func (x *ListArchivesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListArchivesResponse.ProtoReflect.Descriptor instead.
 func (*ListArchivesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{147}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *ListArchivesResponse) GetArchives() []*Archive {
@@ -10719,7 +10812,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10731,7 +10824,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[148]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10744,7 +10837,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{148}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{149}
 }
 
 func (x *ReadArchiveRequest) GetArchive() string {
@@ -10767,7 +10860,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10779,7 +10872,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[149]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10792,7 +10885,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{149}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *ReadArchiveResponse) GetKind() isReadArchiveResponse_Kind {
@@ -10845,7 +10938,7 @@ type RemoveArchiveRequest struct {
 
 func (x *RemoveArchiveRequest) Reset() {
 	*x = RemoveArchiveRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10857,7 +10950,7 @@ func (x *RemoveArchiveRequest) String() string {
 func (*RemoveArchiveRequest) ProtoMessage() {}
 
 func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[150]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10870,7 +10963,7 @@ func (x *RemoveArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{150}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{151}
 }
 
 func (x *RemoveArchiveRequest) GetArchive() string {
@@ -10888,7 +10981,7 @@ type RemoveArchiveResponse struct {
 
 func (x *RemoveArchiveResponse) Reset() {
 	*x = RemoveArchiveResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10900,7 +10993,7 @@ func (x *RemoveArchiveResponse) String() string {
 func (*RemoveArchiveResponse) ProtoMessage() {}
 
 func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[151]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10913,7 +11006,7 @@ func (x *RemoveArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveArchiveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{151}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{152}
 }
 
 type ReloadPolicyRequest struct {
@@ -10924,7 +11017,7 @@ type ReloadPolicyRequest struct {
 
 func (x *ReloadPolicyRequest) Reset() {
 	*x = ReloadPolicyRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10936,7 +11029,7 @@ func (x *ReloadPolicyRequest) String() string {
 func (*ReloadPolicyRequest) ProtoMessage() {}
 
 func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[152]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10949,7 +11042,7 @@ func (x *ReloadPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyRequest.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{152}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{153}
 }
 
 type ReloadPolicyResponse struct {
@@ -10964,7 +11057,7 @@ type ReloadPolicyResponse struct {
 
 func (x *ReloadPolicyResponse) Reset() {
 	*x = ReloadPolicyResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10976,7 +11069,7 @@ func (x *ReloadPolicyResponse) String() string {
 func (*ReloadPolicyResponse) ProtoMessage() {}
 
 func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[153]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10989,7 +11082,7 @@ func (x *ReloadPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadPolicyResponse.ProtoReflect.Descriptor instead.
 func (*ReloadPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{153}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{154}
 }
 
 func (x *ReloadPolicyResponse) GetOld() string {
@@ -11032,7 +11125,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11044,7 +11137,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[154]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11057,7 +11150,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{154}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{155}
 }
 
 func (x *Segment) GetText() string {
@@ -11173,7 +11266,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11185,7 +11278,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[155]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11198,7 +11291,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{155}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{156}
 }
 
 func (x *Approval) GetId() string {
@@ -11450,7 +11543,7 @@ type ApprovalAnswer struct {
 
 func (x *ApprovalAnswer) Reset() {
 	*x = ApprovalAnswer{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11462,7 +11555,7 @@ func (x *ApprovalAnswer) String() string {
 func (*ApprovalAnswer) ProtoMessage() {}
 
 func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[156]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11475,7 +11568,7 @@ func (x *ApprovalAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalAnswer.ProtoReflect.Descriptor instead.
 func (*ApprovalAnswer) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{156}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{157}
 }
 
 func (x *ApprovalAnswer) GetKind() string {
@@ -11545,7 +11638,7 @@ type ListApprovalsRequest struct {
 
 func (x *ListApprovalsRequest) Reset() {
 	*x = ListApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11557,7 +11650,7 @@ func (x *ListApprovalsRequest) String() string {
 func (*ListApprovalsRequest) ProtoMessage() {}
 
 func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[157]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11570,7 +11663,7 @@ func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{157}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{158}
 }
 
 func (x *ListApprovalsRequest) GetState() string {
@@ -11620,7 +11713,7 @@ type ListApprovalsResponse struct {
 
 func (x *ListApprovalsResponse) Reset() {
 	*x = ListApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11632,7 +11725,7 @@ func (x *ListApprovalsResponse) String() string {
 func (*ListApprovalsResponse) ProtoMessage() {}
 
 func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[158]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11645,7 +11738,7 @@ func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{158}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{159}
 }
 
 func (x *ListApprovalsResponse) GetApprovals() []*Approval {
@@ -11671,7 +11764,7 @@ type GetApprovalRequest struct {
 
 func (x *GetApprovalRequest) Reset() {
 	*x = GetApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11683,7 +11776,7 @@ func (x *GetApprovalRequest) String() string {
 func (*GetApprovalRequest) ProtoMessage() {}
 
 func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[159]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11696,7 +11789,7 @@ func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
 func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{159}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{160}
 }
 
 func (x *GetApprovalRequest) GetId() string {
@@ -11715,7 +11808,7 @@ type GetApprovalResponse struct {
 
 func (x *GetApprovalResponse) Reset() {
 	*x = GetApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11727,7 +11820,7 @@ func (x *GetApprovalResponse) String() string {
 func (*GetApprovalResponse) ProtoMessage() {}
 
 func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[160]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11740,7 +11833,7 @@ func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
 func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{160}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{161}
 }
 
 func (x *GetApprovalResponse) GetApproval() *Approval {
@@ -11769,7 +11862,7 @@ type AnswerApprovalRequest struct {
 
 func (x *AnswerApprovalRequest) Reset() {
 	*x = AnswerApprovalRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11781,7 +11874,7 @@ func (x *AnswerApprovalRequest) String() string {
 func (*AnswerApprovalRequest) ProtoMessage() {}
 
 func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[161]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11794,7 +11887,7 @@ func (x *AnswerApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalRequest.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{161}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{162}
 }
 
 func (x *AnswerApprovalRequest) GetId() string {
@@ -11841,7 +11934,7 @@ type AnswerApprovalResponse struct {
 
 func (x *AnswerApprovalResponse) Reset() {
 	*x = AnswerApprovalResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11853,7 +11946,7 @@ func (x *AnswerApprovalResponse) String() string {
 func (*AnswerApprovalResponse) ProtoMessage() {}
 
 func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[162]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11866,7 +11959,7 @@ func (x *AnswerApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerApprovalResponse.ProtoReflect.Descriptor instead.
 func (*AnswerApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{162}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{163}
 }
 
 func (x *AnswerApprovalResponse) GetApproval() *Approval {
@@ -11884,7 +11977,7 @@ type WatchApprovalsRequest struct {
 
 func (x *WatchApprovalsRequest) Reset() {
 	*x = WatchApprovalsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11896,7 +11989,7 @@ func (x *WatchApprovalsRequest) String() string {
 func (*WatchApprovalsRequest) ProtoMessage() {}
 
 func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[163]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11909,7 +12002,7 @@ func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{163}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{164}
 }
 
 type WatchApprovalsResponse struct {
@@ -11923,7 +12016,7 @@ type WatchApprovalsResponse struct {
 
 func (x *WatchApprovalsResponse) Reset() {
 	*x = WatchApprovalsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11935,7 +12028,7 @@ func (x *WatchApprovalsResponse) String() string {
 func (*WatchApprovalsResponse) ProtoMessage() {}
 
 func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[164]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11948,7 +12041,7 @@ func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*WatchApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{164}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{165}
 }
 
 func (x *WatchApprovalsResponse) GetApproval() *Approval {
@@ -11990,7 +12083,7 @@ type Permission struct {
 
 func (x *Permission) Reset() {
 	*x = Permission{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12002,7 +12095,7 @@ func (x *Permission) String() string {
 func (*Permission) ProtoMessage() {}
 
 func (x *Permission) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[165]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12015,7 +12108,7 @@ func (x *Permission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permission.ProtoReflect.Descriptor instead.
 func (*Permission) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{165}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{166}
 }
 
 func (x *Permission) GetId() string {
@@ -12117,7 +12210,7 @@ type AllowCommandRequest struct {
 
 func (x *AllowCommandRequest) Reset() {
 	*x = AllowCommandRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12129,7 +12222,7 @@ func (x *AllowCommandRequest) String() string {
 func (*AllowCommandRequest) ProtoMessage() {}
 
 func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[166]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12142,7 +12235,7 @@ func (x *AllowCommandRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandRequest.ProtoReflect.Descriptor instead.
 func (*AllowCommandRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{166}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{167}
 }
 
 func (x *AllowCommandRequest) GetArgv() []string {
@@ -12175,7 +12268,7 @@ type AllowCommandResponse struct {
 
 func (x *AllowCommandResponse) Reset() {
 	*x = AllowCommandResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12187,7 +12280,7 @@ func (x *AllowCommandResponse) String() string {
 func (*AllowCommandResponse) ProtoMessage() {}
 
 func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[167]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12200,7 +12293,7 @@ func (x *AllowCommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowCommandResponse.ProtoReflect.Descriptor instead.
 func (*AllowCommandResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{167}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{168}
 }
 
 func (x *AllowCommandResponse) GetPermission() *Permission {
@@ -12220,7 +12313,7 @@ type ListPermissionsRequest struct {
 
 func (x *ListPermissionsRequest) Reset() {
 	*x = ListPermissionsRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12232,7 +12325,7 @@ func (x *ListPermissionsRequest) String() string {
 func (*ListPermissionsRequest) ProtoMessage() {}
 
 func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[168]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12245,7 +12338,7 @@ func (x *ListPermissionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPermissionsRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{168}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{169}
 }
 
 func (x *ListPermissionsRequest) GetWorkspace() string {
@@ -12271,7 +12364,7 @@ type ListPermissionsResponse struct {
 
 func (x *ListPermissionsResponse) Reset() {
 	*x = ListPermissionsResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12283,7 +12376,7 @@ func (x *ListPermissionsResponse) String() string {
 func (*ListPermissionsResponse) ProtoMessage() {}
 
 func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[169]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12296,7 +12389,7 @@ func (x *ListPermissionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPermissionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPermissionsResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{169}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{170}
 }
 
 func (x *ListPermissionsResponse) GetPermissions() []*Permission {
@@ -12315,7 +12408,7 @@ type RevokePermissionRequest struct {
 
 func (x *RevokePermissionRequest) Reset() {
 	*x = RevokePermissionRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12327,7 +12420,7 @@ func (x *RevokePermissionRequest) String() string {
 func (*RevokePermissionRequest) ProtoMessage() {}
 
 func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[170]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12340,7 +12433,7 @@ func (x *RevokePermissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionRequest.ProtoReflect.Descriptor instead.
 func (*RevokePermissionRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{170}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{171}
 }
 
 func (x *RevokePermissionRequest) GetId() string {
@@ -12358,7 +12451,7 @@ type RevokePermissionResponse struct {
 
 func (x *RevokePermissionResponse) Reset() {
 	*x = RevokePermissionResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12370,7 +12463,7 @@ func (x *RevokePermissionResponse) String() string {
 func (*RevokePermissionResponse) ProtoMessage() {}
 
 func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[171]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12383,7 +12476,7 @@ func (x *RevokePermissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokePermissionResponse.ProtoReflect.Descriptor instead.
 func (*RevokePermissionResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{171}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{172}
 }
 
 type FileEntry struct {
@@ -12410,7 +12503,7 @@ type FileEntry struct {
 
 func (x *FileEntry) Reset() {
 	*x = FileEntry{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12422,7 +12515,7 @@ func (x *FileEntry) String() string {
 func (*FileEntry) ProtoMessage() {}
 
 func (x *FileEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[172]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12435,7 +12528,7 @@ func (x *FileEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileEntry.ProtoReflect.Descriptor instead.
 func (*FileEntry) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{172}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{173}
 }
 
 func (x *FileEntry) GetPath() string {
@@ -12525,7 +12618,7 @@ type FilesSummary struct {
 
 func (x *FilesSummary) Reset() {
 	*x = FilesSummary{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12537,7 +12630,7 @@ func (x *FilesSummary) String() string {
 func (*FilesSummary) ProtoMessage() {}
 
 func (x *FilesSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[173]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12550,7 +12643,7 @@ func (x *FilesSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesSummary.ProtoReflect.Descriptor instead.
 func (*FilesSummary) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{173}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{174}
 }
 
 func (x *FilesSummary) GetEntries() int64 {
@@ -12609,7 +12702,7 @@ type ReadFileRequest struct {
 
 func (x *ReadFileRequest) Reset() {
 	*x = ReadFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12621,7 +12714,7 @@ func (x *ReadFileRequest) String() string {
 func (*ReadFileRequest) ProtoMessage() {}
 
 func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[174]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12634,7 +12727,7 @@ func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
 func (*ReadFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{174}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{175}
 }
 
 func (x *ReadFileRequest) GetWorkspace() string {
@@ -12685,7 +12778,7 @@ type ReadFileResponse struct {
 
 func (x *ReadFileResponse) Reset() {
 	*x = ReadFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12697,7 +12790,7 @@ func (x *ReadFileResponse) String() string {
 func (*ReadFileResponse) ProtoMessage() {}
 
 func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[175]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12710,7 +12803,7 @@ func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
 func (*ReadFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{175}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{176}
 }
 
 func (x *ReadFileResponse) GetKind() isReadFileResponse_Kind {
@@ -12771,7 +12864,7 @@ type WriteFileStart struct {
 
 func (x *WriteFileStart) Reset() {
 	*x = WriteFileStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12783,7 +12876,7 @@ func (x *WriteFileStart) String() string {
 func (*WriteFileStart) ProtoMessage() {}
 
 func (x *WriteFileStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[176]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12796,7 +12889,7 @@ func (x *WriteFileStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileStart.ProtoReflect.Descriptor instead.
 func (*WriteFileStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{176}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{177}
 }
 
 func (x *WriteFileStart) GetWorkspace() string {
@@ -12855,7 +12948,7 @@ type WriteFileRequest struct {
 
 func (x *WriteFileRequest) Reset() {
 	*x = WriteFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[178]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12867,7 +12960,7 @@ func (x *WriteFileRequest) String() string {
 func (*WriteFileRequest) ProtoMessage() {}
 
 func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[177]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[178]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12880,7 +12973,7 @@ func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileRequest.ProtoReflect.Descriptor instead.
 func (*WriteFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{177}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{178}
 }
 
 func (x *WriteFileRequest) GetKind() isWriteFileRequest_Kind {
@@ -12950,7 +13043,7 @@ type WriteFileResponse struct {
 
 func (x *WriteFileResponse) Reset() {
 	*x = WriteFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[178]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[179]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -12962,7 +13055,7 @@ func (x *WriteFileResponse) String() string {
 func (*WriteFileResponse) ProtoMessage() {}
 
 func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[178]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[179]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -12975,7 +13068,7 @@ func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileResponse.ProtoReflect.Descriptor instead.
 func (*WriteFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{178}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{179}
 }
 
 func (x *WriteFileResponse) GetFile() *FileEntry {
@@ -13004,7 +13097,7 @@ type ListFilesRequest struct {
 
 func (x *ListFilesRequest) Reset() {
 	*x = ListFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[179]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[180]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13016,7 +13109,7 @@ func (x *ListFilesRequest) String() string {
 func (*ListFilesRequest) ProtoMessage() {}
 
 func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[179]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[180]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13029,7 +13122,7 @@ func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
 func (*ListFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{179}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{180}
 }
 
 func (x *ListFilesRequest) GetWorkspace() string {
@@ -13096,7 +13189,7 @@ type ListFilesResponse struct {
 
 func (x *ListFilesResponse) Reset() {
 	*x = ListFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[180]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[181]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13108,7 +13201,7 @@ func (x *ListFilesResponse) String() string {
 func (*ListFilesResponse) ProtoMessage() {}
 
 func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[180]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[181]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13121,7 +13214,7 @@ func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
 func (*ListFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{180}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{181}
 }
 
 func (x *ListFilesResponse) GetFile() *FileEntry {
@@ -13165,7 +13258,7 @@ type StatFileRequest struct {
 
 func (x *StatFileRequest) Reset() {
 	*x = StatFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[181]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[182]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13177,7 +13270,7 @@ func (x *StatFileRequest) String() string {
 func (*StatFileRequest) ProtoMessage() {}
 
 func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[181]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[182]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13190,7 +13283,7 @@ func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileRequest.ProtoReflect.Descriptor instead.
 func (*StatFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{181}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{182}
 }
 
 func (x *StatFileRequest) GetWorkspace() string {
@@ -13230,7 +13323,7 @@ type StatFileResponse struct {
 
 func (x *StatFileResponse) Reset() {
 	*x = StatFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[182]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[183]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13242,7 +13335,7 @@ func (x *StatFileResponse) String() string {
 func (*StatFileResponse) ProtoMessage() {}
 
 func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[182]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[183]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13255,7 +13348,7 @@ func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileResponse.ProtoReflect.Descriptor instead.
 func (*StatFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{182}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{183}
 }
 
 func (x *StatFileResponse) GetFile() *FileEntry {
@@ -13279,7 +13372,7 @@ type MakeDirectoryRequest struct {
 
 func (x *MakeDirectoryRequest) Reset() {
 	*x = MakeDirectoryRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[183]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[184]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13291,7 +13384,7 @@ func (x *MakeDirectoryRequest) String() string {
 func (*MakeDirectoryRequest) ProtoMessage() {}
 
 func (x *MakeDirectoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[183]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[184]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13304,7 +13397,7 @@ func (x *MakeDirectoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeDirectoryRequest.ProtoReflect.Descriptor instead.
 func (*MakeDirectoryRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{183}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{184}
 }
 
 func (x *MakeDirectoryRequest) GetWorkspace() string {
@@ -13350,7 +13443,7 @@ type MakeDirectoryResponse struct {
 
 func (x *MakeDirectoryResponse) Reset() {
 	*x = MakeDirectoryResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[184]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[185]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13362,7 +13455,7 @@ func (x *MakeDirectoryResponse) String() string {
 func (*MakeDirectoryResponse) ProtoMessage() {}
 
 func (x *MakeDirectoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[184]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[185]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13375,7 +13468,7 @@ func (x *MakeDirectoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeDirectoryResponse.ProtoReflect.Descriptor instead.
 func (*MakeDirectoryResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{184}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{185}
 }
 
 type MoveFileRequest struct {
@@ -13395,7 +13488,7 @@ type MoveFileRequest struct {
 
 func (x *MoveFileRequest) Reset() {
 	*x = MoveFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[185]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[186]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13407,7 +13500,7 @@ func (x *MoveFileRequest) String() string {
 func (*MoveFileRequest) ProtoMessage() {}
 
 func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[185]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[186]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13420,7 +13513,7 @@ func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileRequest.ProtoReflect.Descriptor instead.
 func (*MoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{185}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{186}
 }
 
 func (x *MoveFileRequest) GetWorkspace() string {
@@ -13480,7 +13573,7 @@ type MoveFileResponse struct {
 
 func (x *MoveFileResponse) Reset() {
 	*x = MoveFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[186]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[187]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13492,7 +13585,7 @@ func (x *MoveFileResponse) String() string {
 func (*MoveFileResponse) ProtoMessage() {}
 
 func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[186]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[187]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13505,7 +13598,7 @@ func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileResponse.ProtoReflect.Descriptor instead.
 func (*MoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{186}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{187}
 }
 
 type ListPatchesRequest struct {
@@ -13517,7 +13610,7 @@ type ListPatchesRequest struct {
 
 func (x *ListPatchesRequest) Reset() {
 	*x = ListPatchesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[187]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[188]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13529,7 +13622,7 @@ func (x *ListPatchesRequest) String() string {
 func (*ListPatchesRequest) ProtoMessage() {}
 
 func (x *ListPatchesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[187]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[188]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13542,7 +13635,7 @@ func (x *ListPatchesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPatchesRequest.ProtoReflect.Descriptor instead.
 func (*ListPatchesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{187}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{188}
 }
 
 func (x *ListPatchesRequest) GetWorkspace() string {
@@ -13561,7 +13654,7 @@ type ListPatchesResponse struct {
 
 func (x *ListPatchesResponse) Reset() {
 	*x = ListPatchesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[188]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[189]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13573,7 +13666,7 @@ func (x *ListPatchesResponse) String() string {
 func (*ListPatchesResponse) ProtoMessage() {}
 
 func (x *ListPatchesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[188]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[189]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13586,7 +13679,7 @@ func (x *ListPatchesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPatchesResponse.ProtoReflect.Descriptor instead.
 func (*ListPatchesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{188}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{189}
 }
 
 func (x *ListPatchesResponse) GetPatches() []*FilePatch {
@@ -13615,7 +13708,7 @@ type FilePatch struct {
 
 func (x *FilePatch) Reset() {
 	*x = FilePatch{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[189]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[190]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13627,7 +13720,7 @@ func (x *FilePatch) String() string {
 func (*FilePatch) ProtoMessage() {}
 
 func (x *FilePatch) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[189]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[190]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13640,7 +13733,7 @@ func (x *FilePatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilePatch.ProtoReflect.Descriptor instead.
 func (*FilePatch) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{189}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{190}
 }
 
 func (x *FilePatch) GetId() string {
@@ -13688,7 +13781,7 @@ type UndoPatchRequest struct {
 
 func (x *UndoPatchRequest) Reset() {
 	*x = UndoPatchRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[190]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[191]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13700,7 +13793,7 @@ func (x *UndoPatchRequest) String() string {
 func (*UndoPatchRequest) ProtoMessage() {}
 
 func (x *UndoPatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[190]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[191]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13713,7 +13806,7 @@ func (x *UndoPatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndoPatchRequest.ProtoReflect.Descriptor instead.
 func (*UndoPatchRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{190}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{191}
 }
 
 func (x *UndoPatchRequest) GetWorkspace() string {
@@ -13740,7 +13833,7 @@ type UndoPatchResponse struct {
 
 func (x *UndoPatchResponse) Reset() {
 	*x = UndoPatchResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[191]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[192]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13752,7 +13845,7 @@ func (x *UndoPatchResponse) String() string {
 func (*UndoPatchResponse) ProtoMessage() {}
 
 func (x *UndoPatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[191]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[192]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13765,7 +13858,7 @@ func (x *UndoPatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndoPatchResponse.ProtoReflect.Descriptor instead.
 func (*UndoPatchResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{191}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{192}
 }
 
 func (x *UndoPatchResponse) GetId() string {
@@ -13788,7 +13881,7 @@ type RemoveFileRequest struct {
 
 func (x *RemoveFileRequest) Reset() {
 	*x = RemoveFileRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[192]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[193]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13800,7 +13893,7 @@ func (x *RemoveFileRequest) String() string {
 func (*RemoveFileRequest) ProtoMessage() {}
 
 func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[192]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[193]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13813,7 +13906,7 @@ func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileRequest.ProtoReflect.Descriptor instead.
 func (*RemoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{192}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{193}
 }
 
 func (x *RemoveFileRequest) GetWorkspace() string {
@@ -13852,7 +13945,7 @@ type RemoveFileResponse struct {
 
 func (x *RemoveFileResponse) Reset() {
 	*x = RemoveFileResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[193]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[194]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13864,7 +13957,7 @@ func (x *RemoveFileResponse) String() string {
 func (*RemoveFileResponse) ProtoMessage() {}
 
 func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[193]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[194]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13877,7 +13970,7 @@ func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileResponse.ProtoReflect.Descriptor instead.
 func (*RemoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{193}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{194}
 }
 
 type PackFilesRequest struct {
@@ -13893,7 +13986,7 @@ type PackFilesRequest struct {
 
 func (x *PackFilesRequest) Reset() {
 	*x = PackFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[194]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[195]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13905,7 +13998,7 @@ func (x *PackFilesRequest) String() string {
 func (*PackFilesRequest) ProtoMessage() {}
 
 func (x *PackFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[194]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[195]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13918,7 +14011,7 @@ func (x *PackFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackFilesRequest.ProtoReflect.Descriptor instead.
 func (*PackFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{194}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{195}
 }
 
 func (x *PackFilesRequest) GetWorkspace() string {
@@ -13962,7 +14055,7 @@ type PackFilesResponse struct {
 
 func (x *PackFilesResponse) Reset() {
 	*x = PackFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[195]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[196]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -13974,7 +14067,7 @@ func (x *PackFilesResponse) String() string {
 func (*PackFilesResponse) ProtoMessage() {}
 
 func (x *PackFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[195]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[196]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -13987,7 +14080,7 @@ func (x *PackFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackFilesResponse.ProtoReflect.Descriptor instead.
 func (*PackFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{195}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{196}
 }
 
 func (x *PackFilesResponse) GetKind() isPackFilesResponse_Kind {
@@ -14045,7 +14138,7 @@ type UnpackFilesStart struct {
 
 func (x *UnpackFilesStart) Reset() {
 	*x = UnpackFilesStart{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[196]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[197]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14057,7 +14150,7 @@ func (x *UnpackFilesStart) String() string {
 func (*UnpackFilesStart) ProtoMessage() {}
 
 func (x *UnpackFilesStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[196]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[197]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14070,7 +14163,7 @@ func (x *UnpackFilesStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesStart.ProtoReflect.Descriptor instead.
 func (*UnpackFilesStart) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{196}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{197}
 }
 
 func (x *UnpackFilesStart) GetWorkspace() string {
@@ -14115,7 +14208,7 @@ type UnpackFilesRequest struct {
 
 func (x *UnpackFilesRequest) Reset() {
 	*x = UnpackFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[197]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[198]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14127,7 +14220,7 @@ func (x *UnpackFilesRequest) String() string {
 func (*UnpackFilesRequest) ProtoMessage() {}
 
 func (x *UnpackFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[197]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[198]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14140,7 +14233,7 @@ func (x *UnpackFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesRequest.ProtoReflect.Descriptor instead.
 func (*UnpackFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{197}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{198}
 }
 
 func (x *UnpackFilesRequest) GetKind() isUnpackFilesRequest_Kind {
@@ -14210,7 +14303,7 @@ type UnpackFilesResponse struct {
 
 func (x *UnpackFilesResponse) Reset() {
 	*x = UnpackFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[198]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[199]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14222,7 +14315,7 @@ func (x *UnpackFilesResponse) String() string {
 func (*UnpackFilesResponse) ProtoMessage() {}
 
 func (x *UnpackFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[198]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[199]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14235,7 +14328,7 @@ func (x *UnpackFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackFilesResponse.ProtoReflect.Descriptor instead.
 func (*UnpackFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{198}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{199}
 }
 
 func (x *UnpackFilesResponse) GetSummary() *FilesSummary {
@@ -14265,7 +14358,7 @@ type SearchFilesRequest struct {
 
 func (x *SearchFilesRequest) Reset() {
 	*x = SearchFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[199]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[200]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14277,7 +14370,7 @@ func (x *SearchFilesRequest) String() string {
 func (*SearchFilesRequest) ProtoMessage() {}
 
 func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[199]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[200]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14290,7 +14383,7 @@ func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesRequest.ProtoReflect.Descriptor instead.
 func (*SearchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{199}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{200}
 }
 
 func (x *SearchFilesRequest) GetWorkspace() string {
@@ -14354,7 +14447,7 @@ type SearchFilesResponse struct {
 
 func (x *SearchFilesResponse) Reset() {
 	*x = SearchFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[200]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[201]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14366,7 +14459,7 @@ func (x *SearchFilesResponse) String() string {
 func (*SearchFilesResponse) ProtoMessage() {}
 
 func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[200]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[201]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14379,7 +14472,7 @@ func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesResponse.ProtoReflect.Descriptor instead.
 func (*SearchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{200}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{201}
 }
 
 func (x *SearchFilesResponse) GetMatches() []*FileEntry {
@@ -14417,7 +14510,7 @@ type WatchFilesRequest struct {
 
 func (x *WatchFilesRequest) Reset() {
 	*x = WatchFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[201]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[202]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14429,7 +14522,7 @@ func (x *WatchFilesRequest) String() string {
 func (*WatchFilesRequest) ProtoMessage() {}
 
 func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[201]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[202]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14442,7 +14535,7 @@ func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesRequest.ProtoReflect.Descriptor instead.
 func (*WatchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{201}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{202}
 }
 
 func (x *WatchFilesRequest) GetWorkspace() string {
@@ -14482,7 +14575,7 @@ type WatchFilesResponse struct {
 
 func (x *WatchFilesResponse) Reset() {
 	*x = WatchFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[202]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[203]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14494,7 +14587,7 @@ func (x *WatchFilesResponse) String() string {
 func (*WatchFilesResponse) ProtoMessage() {}
 
 func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[202]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[203]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14507,7 +14600,7 @@ func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesResponse.ProtoReflect.Descriptor instead.
 func (*WatchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{202}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{203}
 }
 
 func (x *WatchFilesResponse) GetEvents() []*FileEvent {
@@ -14531,7 +14624,7 @@ type FileEvent struct {
 
 func (x *FileEvent) Reset() {
 	*x = FileEvent{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[203]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[204]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14543,7 +14636,7 @@ func (x *FileEvent) String() string {
 func (*FileEvent) ProtoMessage() {}
 
 func (x *FileEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[203]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[204]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14556,7 +14649,7 @@ func (x *FileEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileEvent.ProtoReflect.Descriptor instead.
 func (*FileEvent) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{203}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{204}
 }
 
 func (x *FileEvent) GetPath() string {
@@ -15248,7 +15341,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x17\n" +
 	"\aunix_ms\x18\x02 \x01(\x03R\x06unixMs\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04body\x18\x04 \x01(\fR\x04body\"\x95\x02\n" +
+	"\x04body\x18\x04 \x01(\fR\x04body\"\xa0\x03\n" +
 	"\x0eRunTaskRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12,\n" +
 	"\acommand\x18\x02 \x01(\v2\x12.carrel.v1.CommandR\acommand\x12\x1a\n" +
@@ -15258,7 +15351,16 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05after\x18\x06 \x01(\tR\x05after\x12\x1b\n" +
 	"\tplan_only\x18\a \x01(\bR\bplanOnly\x12*\n" +
 	"\afan_out\x18\b \x01(\v2\x11.carrel.v1.FanOutR\x06fanOut\x12\x0e\n" +
-	"\x02fd\x18\t \x01(\x05R\x02fd\"v\n" +
+	"\x02fd\x18\t \x01(\x05R\x02fd\x12<\n" +
+	"\x0egroup_fan_outs\x18\n" +
+	" \x03(\v2\x16.carrel.v1.GroupFanOutR\fgroupFanOuts\x12\x12\n" +
+	"\x04over\x18\v \x03(\tR\x04over\x12\x16\n" +
+	"\x06memory\x18\f \x03(\tR\x06memory\x12\x1f\n" +
+	"\vbrings_data\x18\r \x01(\bR\n" +
+	"bringsData\"O\n" +
+	"\vGroupFanOut\x12\x14\n" +
+	"\x05hosts\x18\x01 \x03(\tR\x05hosts\x12*\n" +
+	"\afan_out\x18\x02 \x01(\v2\x11.carrel.v1.FanOutR\x06fanOut\"v\n" +
 	"\x06FanOut\x12\x14\n" +
 	"\x05forks\x18\x01 \x01(\x05R\x05forks\x12\x16\n" +
 	"\x06serial\x18\x02 \x01(\tR\x06serial\x12!\n" +
@@ -15791,7 +15893,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 206)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 207)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -15914,91 +16016,92 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Task)(nil),                     // 118: carrel.v1.Task
 	(*TaskMessage)(nil),              // 119: carrel.v1.TaskMessage
 	(*RunTaskRequest)(nil),           // 120: carrel.v1.RunTaskRequest
-	(*FanOut)(nil),                   // 121: carrel.v1.FanOut
-	(*RunTaskResponse)(nil),          // 122: carrel.v1.RunTaskResponse
-	(*ServeRequest)(nil),             // 123: carrel.v1.ServeRequest
-	(*ServeStart)(nil),               // 124: carrel.v1.ServeStart
-	(*AgentPatch)(nil),               // 125: carrel.v1.AgentPatch
-	(*PatchResult)(nil),              // 126: carrel.v1.PatchResult
-	(*PatchPart)(nil),                // 127: carrel.v1.PatchPart
-	(*AgentStep)(nil),                // 128: carrel.v1.AgentStep
-	(*StepResult)(nil),               // 129: carrel.v1.StepResult
-	(*ServeResponse)(nil),            // 130: carrel.v1.ServeResponse
-	(*ListTasksRequest)(nil),         // 131: carrel.v1.ListTasksRequest
-	(*ListTasksResponse)(nil),        // 132: carrel.v1.ListTasksResponse
-	(*GetTaskRequest)(nil),           // 133: carrel.v1.GetTaskRequest
-	(*GetTaskResponse)(nil),          // 134: carrel.v1.GetTaskResponse
-	(*StopTaskRequest)(nil),          // 135: carrel.v1.StopTaskRequest
-	(*StopTaskResponse)(nil),         // 136: carrel.v1.StopTaskResponse
-	(*FollowTaskRequest)(nil),        // 137: carrel.v1.FollowTaskRequest
-	(*FollowTaskResponse)(nil),       // 138: carrel.v1.FollowTaskResponse
-	(*Archive)(nil),                  // 139: carrel.v1.Archive
-	(*ArchiveProgress)(nil),          // 140: carrel.v1.ArchiveProgress
-	(*CreateArchiveRequest)(nil),     // 141: carrel.v1.CreateArchiveRequest
-	(*CreateArchiveResponse)(nil),    // 142: carrel.v1.CreateArchiveResponse
-	(*RestoreStart)(nil),             // 143: carrel.v1.RestoreStart
-	(*RestoreRequest)(nil),           // 144: carrel.v1.RestoreRequest
-	(*RestoreResponse)(nil),          // 145: carrel.v1.RestoreResponse
-	(*ListArchivesRequest)(nil),      // 146: carrel.v1.ListArchivesRequest
-	(*ListArchivesResponse)(nil),     // 147: carrel.v1.ListArchivesResponse
-	(*ReadArchiveRequest)(nil),       // 148: carrel.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),      // 149: carrel.v1.ReadArchiveResponse
-	(*RemoveArchiveRequest)(nil),     // 150: carrel.v1.RemoveArchiveRequest
-	(*RemoveArchiveResponse)(nil),    // 151: carrel.v1.RemoveArchiveResponse
-	(*ReloadPolicyRequest)(nil),      // 152: carrel.v1.ReloadPolicyRequest
-	(*ReloadPolicyResponse)(nil),     // 153: carrel.v1.ReloadPolicyResponse
-	(*Segment)(nil),                  // 154: carrel.v1.Segment
-	(*Approval)(nil),                 // 155: carrel.v1.Approval
-	(*ApprovalAnswer)(nil),           // 156: carrel.v1.ApprovalAnswer
-	(*ListApprovalsRequest)(nil),     // 157: carrel.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),    // 158: carrel.v1.ListApprovalsResponse
-	(*GetApprovalRequest)(nil),       // 159: carrel.v1.GetApprovalRequest
-	(*GetApprovalResponse)(nil),      // 160: carrel.v1.GetApprovalResponse
-	(*AnswerApprovalRequest)(nil),    // 161: carrel.v1.AnswerApprovalRequest
-	(*AnswerApprovalResponse)(nil),   // 162: carrel.v1.AnswerApprovalResponse
-	(*WatchApprovalsRequest)(nil),    // 163: carrel.v1.WatchApprovalsRequest
-	(*WatchApprovalsResponse)(nil),   // 164: carrel.v1.WatchApprovalsResponse
-	(*Permission)(nil),               // 165: carrel.v1.Permission
-	(*AllowCommandRequest)(nil),      // 166: carrel.v1.AllowCommandRequest
-	(*AllowCommandResponse)(nil),     // 167: carrel.v1.AllowCommandResponse
-	(*ListPermissionsRequest)(nil),   // 168: carrel.v1.ListPermissionsRequest
-	(*ListPermissionsResponse)(nil),  // 169: carrel.v1.ListPermissionsResponse
-	(*RevokePermissionRequest)(nil),  // 170: carrel.v1.RevokePermissionRequest
-	(*RevokePermissionResponse)(nil), // 171: carrel.v1.RevokePermissionResponse
-	(*FileEntry)(nil),                // 172: carrel.v1.FileEntry
-	(*FilesSummary)(nil),             // 173: carrel.v1.FilesSummary
-	(*ReadFileRequest)(nil),          // 174: carrel.v1.ReadFileRequest
-	(*ReadFileResponse)(nil),         // 175: carrel.v1.ReadFileResponse
-	(*WriteFileStart)(nil),           // 176: carrel.v1.WriteFileStart
-	(*WriteFileRequest)(nil),         // 177: carrel.v1.WriteFileRequest
-	(*WriteFileResponse)(nil),        // 178: carrel.v1.WriteFileResponse
-	(*ListFilesRequest)(nil),         // 179: carrel.v1.ListFilesRequest
-	(*ListFilesResponse)(nil),        // 180: carrel.v1.ListFilesResponse
-	(*StatFileRequest)(nil),          // 181: carrel.v1.StatFileRequest
-	(*StatFileResponse)(nil),         // 182: carrel.v1.StatFileResponse
-	(*MakeDirectoryRequest)(nil),     // 183: carrel.v1.MakeDirectoryRequest
-	(*MakeDirectoryResponse)(nil),    // 184: carrel.v1.MakeDirectoryResponse
-	(*MoveFileRequest)(nil),          // 185: carrel.v1.MoveFileRequest
-	(*MoveFileResponse)(nil),         // 186: carrel.v1.MoveFileResponse
-	(*ListPatchesRequest)(nil),       // 187: carrel.v1.ListPatchesRequest
-	(*ListPatchesResponse)(nil),      // 188: carrel.v1.ListPatchesResponse
-	(*FilePatch)(nil),                // 189: carrel.v1.FilePatch
-	(*UndoPatchRequest)(nil),         // 190: carrel.v1.UndoPatchRequest
-	(*UndoPatchResponse)(nil),        // 191: carrel.v1.UndoPatchResponse
-	(*RemoveFileRequest)(nil),        // 192: carrel.v1.RemoveFileRequest
-	(*RemoveFileResponse)(nil),       // 193: carrel.v1.RemoveFileResponse
-	(*PackFilesRequest)(nil),         // 194: carrel.v1.PackFilesRequest
-	(*PackFilesResponse)(nil),        // 195: carrel.v1.PackFilesResponse
-	(*UnpackFilesStart)(nil),         // 196: carrel.v1.UnpackFilesStart
-	(*UnpackFilesRequest)(nil),       // 197: carrel.v1.UnpackFilesRequest
-	(*UnpackFilesResponse)(nil),      // 198: carrel.v1.UnpackFilesResponse
-	(*SearchFilesRequest)(nil),       // 199: carrel.v1.SearchFilesRequest
-	(*SearchFilesResponse)(nil),      // 200: carrel.v1.SearchFilesResponse
-	(*WatchFilesRequest)(nil),        // 201: carrel.v1.WatchFilesRequest
-	(*WatchFilesResponse)(nil),       // 202: carrel.v1.WatchFilesResponse
-	(*FileEvent)(nil),                // 203: carrel.v1.FileEvent
-	nil,                              // 204: carrel.v1.Command.EnvEntry
-	nil,                              // 205: carrel.v1.AgentPatch.ModesEntry
+	(*GroupFanOut)(nil),              // 121: carrel.v1.GroupFanOut
+	(*FanOut)(nil),                   // 122: carrel.v1.FanOut
+	(*RunTaskResponse)(nil),          // 123: carrel.v1.RunTaskResponse
+	(*ServeRequest)(nil),             // 124: carrel.v1.ServeRequest
+	(*ServeStart)(nil),               // 125: carrel.v1.ServeStart
+	(*AgentPatch)(nil),               // 126: carrel.v1.AgentPatch
+	(*PatchResult)(nil),              // 127: carrel.v1.PatchResult
+	(*PatchPart)(nil),                // 128: carrel.v1.PatchPart
+	(*AgentStep)(nil),                // 129: carrel.v1.AgentStep
+	(*StepResult)(nil),               // 130: carrel.v1.StepResult
+	(*ServeResponse)(nil),            // 131: carrel.v1.ServeResponse
+	(*ListTasksRequest)(nil),         // 132: carrel.v1.ListTasksRequest
+	(*ListTasksResponse)(nil),        // 133: carrel.v1.ListTasksResponse
+	(*GetTaskRequest)(nil),           // 134: carrel.v1.GetTaskRequest
+	(*GetTaskResponse)(nil),          // 135: carrel.v1.GetTaskResponse
+	(*StopTaskRequest)(nil),          // 136: carrel.v1.StopTaskRequest
+	(*StopTaskResponse)(nil),         // 137: carrel.v1.StopTaskResponse
+	(*FollowTaskRequest)(nil),        // 138: carrel.v1.FollowTaskRequest
+	(*FollowTaskResponse)(nil),       // 139: carrel.v1.FollowTaskResponse
+	(*Archive)(nil),                  // 140: carrel.v1.Archive
+	(*ArchiveProgress)(nil),          // 141: carrel.v1.ArchiveProgress
+	(*CreateArchiveRequest)(nil),     // 142: carrel.v1.CreateArchiveRequest
+	(*CreateArchiveResponse)(nil),    // 143: carrel.v1.CreateArchiveResponse
+	(*RestoreStart)(nil),             // 144: carrel.v1.RestoreStart
+	(*RestoreRequest)(nil),           // 145: carrel.v1.RestoreRequest
+	(*RestoreResponse)(nil),          // 146: carrel.v1.RestoreResponse
+	(*ListArchivesRequest)(nil),      // 147: carrel.v1.ListArchivesRequest
+	(*ListArchivesResponse)(nil),     // 148: carrel.v1.ListArchivesResponse
+	(*ReadArchiveRequest)(nil),       // 149: carrel.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),      // 150: carrel.v1.ReadArchiveResponse
+	(*RemoveArchiveRequest)(nil),     // 151: carrel.v1.RemoveArchiveRequest
+	(*RemoveArchiveResponse)(nil),    // 152: carrel.v1.RemoveArchiveResponse
+	(*ReloadPolicyRequest)(nil),      // 153: carrel.v1.ReloadPolicyRequest
+	(*ReloadPolicyResponse)(nil),     // 154: carrel.v1.ReloadPolicyResponse
+	(*Segment)(nil),                  // 155: carrel.v1.Segment
+	(*Approval)(nil),                 // 156: carrel.v1.Approval
+	(*ApprovalAnswer)(nil),           // 157: carrel.v1.ApprovalAnswer
+	(*ListApprovalsRequest)(nil),     // 158: carrel.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),    // 159: carrel.v1.ListApprovalsResponse
+	(*GetApprovalRequest)(nil),       // 160: carrel.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 161: carrel.v1.GetApprovalResponse
+	(*AnswerApprovalRequest)(nil),    // 162: carrel.v1.AnswerApprovalRequest
+	(*AnswerApprovalResponse)(nil),   // 163: carrel.v1.AnswerApprovalResponse
+	(*WatchApprovalsRequest)(nil),    // 164: carrel.v1.WatchApprovalsRequest
+	(*WatchApprovalsResponse)(nil),   // 165: carrel.v1.WatchApprovalsResponse
+	(*Permission)(nil),               // 166: carrel.v1.Permission
+	(*AllowCommandRequest)(nil),      // 167: carrel.v1.AllowCommandRequest
+	(*AllowCommandResponse)(nil),     // 168: carrel.v1.AllowCommandResponse
+	(*ListPermissionsRequest)(nil),   // 169: carrel.v1.ListPermissionsRequest
+	(*ListPermissionsResponse)(nil),  // 170: carrel.v1.ListPermissionsResponse
+	(*RevokePermissionRequest)(nil),  // 171: carrel.v1.RevokePermissionRequest
+	(*RevokePermissionResponse)(nil), // 172: carrel.v1.RevokePermissionResponse
+	(*FileEntry)(nil),                // 173: carrel.v1.FileEntry
+	(*FilesSummary)(nil),             // 174: carrel.v1.FilesSummary
+	(*ReadFileRequest)(nil),          // 175: carrel.v1.ReadFileRequest
+	(*ReadFileResponse)(nil),         // 176: carrel.v1.ReadFileResponse
+	(*WriteFileStart)(nil),           // 177: carrel.v1.WriteFileStart
+	(*WriteFileRequest)(nil),         // 178: carrel.v1.WriteFileRequest
+	(*WriteFileResponse)(nil),        // 179: carrel.v1.WriteFileResponse
+	(*ListFilesRequest)(nil),         // 180: carrel.v1.ListFilesRequest
+	(*ListFilesResponse)(nil),        // 181: carrel.v1.ListFilesResponse
+	(*StatFileRequest)(nil),          // 182: carrel.v1.StatFileRequest
+	(*StatFileResponse)(nil),         // 183: carrel.v1.StatFileResponse
+	(*MakeDirectoryRequest)(nil),     // 184: carrel.v1.MakeDirectoryRequest
+	(*MakeDirectoryResponse)(nil),    // 185: carrel.v1.MakeDirectoryResponse
+	(*MoveFileRequest)(nil),          // 186: carrel.v1.MoveFileRequest
+	(*MoveFileResponse)(nil),         // 187: carrel.v1.MoveFileResponse
+	(*ListPatchesRequest)(nil),       // 188: carrel.v1.ListPatchesRequest
+	(*ListPatchesResponse)(nil),      // 189: carrel.v1.ListPatchesResponse
+	(*FilePatch)(nil),                // 190: carrel.v1.FilePatch
+	(*UndoPatchRequest)(nil),         // 191: carrel.v1.UndoPatchRequest
+	(*UndoPatchResponse)(nil),        // 192: carrel.v1.UndoPatchResponse
+	(*RemoveFileRequest)(nil),        // 193: carrel.v1.RemoveFileRequest
+	(*RemoveFileResponse)(nil),       // 194: carrel.v1.RemoveFileResponse
+	(*PackFilesRequest)(nil),         // 195: carrel.v1.PackFilesRequest
+	(*PackFilesResponse)(nil),        // 196: carrel.v1.PackFilesResponse
+	(*UnpackFilesStart)(nil),         // 197: carrel.v1.UnpackFilesStart
+	(*UnpackFilesRequest)(nil),       // 198: carrel.v1.UnpackFilesRequest
+	(*UnpackFilesResponse)(nil),      // 199: carrel.v1.UnpackFilesResponse
+	(*SearchFilesRequest)(nil),       // 200: carrel.v1.SearchFilesRequest
+	(*SearchFilesResponse)(nil),      // 201: carrel.v1.SearchFilesResponse
+	(*WatchFilesRequest)(nil),        // 202: carrel.v1.WatchFilesRequest
+	(*WatchFilesResponse)(nil),       // 203: carrel.v1.WatchFilesResponse
+	(*FileEvent)(nil),                // 204: carrel.v1.FileEvent
+	nil,                              // 205: carrel.v1.Command.EnvEntry
+	nil,                              // 206: carrel.v1.AgentPatch.ModesEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -16030,7 +16133,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	34,  // 26: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
 	37,  // 27: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
 	3,   // 28: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	204, // 29: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	205, // 29: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
 	42,  // 30: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
 	43,  // 31: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
 	42,  // 32: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
@@ -16077,209 +16180,211 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	113, // 73: carrel.v1.ModelUsage.today:type_name -> carrel.v1.ModelSums
 	113, // 74: carrel.v1.ModelUsage.whole:type_name -> carrel.v1.ModelSums
 	42,  // 75: carrel.v1.RunTaskRequest.command:type_name -> carrel.v1.Command
-	121, // 76: carrel.v1.RunTaskRequest.fan_out:type_name -> carrel.v1.FanOut
-	118, // 77: carrel.v1.RunTaskResponse.task:type_name -> carrel.v1.Task
-	124, // 78: carrel.v1.ServeRequest.start:type_name -> carrel.v1.ServeStart
-	129, // 79: carrel.v1.ServeRequest.result:type_name -> carrel.v1.StepResult
-	126, // 80: carrel.v1.ServeRequest.patched:type_name -> carrel.v1.PatchResult
-	205, // 81: carrel.v1.AgentPatch.modes:type_name -> carrel.v1.AgentPatch.ModesEntry
-	127, // 82: carrel.v1.PatchResult.parts:type_name -> carrel.v1.PatchPart
-	43,  // 83: carrel.v1.StepResult.status:type_name -> carrel.v1.Status
-	128, // 84: carrel.v1.ServeResponse.step:type_name -> carrel.v1.AgentStep
-	125, // 85: carrel.v1.ServeResponse.patch:type_name -> carrel.v1.AgentPatch
-	118, // 86: carrel.v1.ListTasksResponse.tasks:type_name -> carrel.v1.Task
-	118, // 87: carrel.v1.GetTaskResponse.task:type_name -> carrel.v1.Task
-	118, // 88: carrel.v1.StopTaskResponse.task:type_name -> carrel.v1.Task
-	119, // 89: carrel.v1.FollowTaskResponse.message:type_name -> carrel.v1.TaskMessage
-	118, // 90: carrel.v1.FollowTaskResponse.task:type_name -> carrel.v1.Task
-	0,   // 91: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	140, // 92: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	139, // 93: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,   // 94: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	143, // 95: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	140, // 96: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,   // 97: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	139, // 98: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	139, // 99: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	154, // 100: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
-	156, // 101: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
-	155, // 102: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
-	155, // 103: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
-	155, // 104: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
-	155, // 105: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
-	165, // 106: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
-	165, // 107: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	172, // 108: carrel.v1.ReadFileResponse.file:type_name -> carrel.v1.FileEntry
-	176, // 109: carrel.v1.WriteFileRequest.start:type_name -> carrel.v1.WriteFileStart
-	172, // 110: carrel.v1.WriteFileResponse.file:type_name -> carrel.v1.FileEntry
-	172, // 111: carrel.v1.ListFilesResponse.file:type_name -> carrel.v1.FileEntry
-	172, // 112: carrel.v1.ListFilesResponse.entries:type_name -> carrel.v1.FileEntry
-	172, // 113: carrel.v1.StatFileResponse.file:type_name -> carrel.v1.FileEntry
-	189, // 114: carrel.v1.ListPatchesResponse.patches:type_name -> carrel.v1.FilePatch
-	173, // 115: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
-	196, // 116: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
-	173, // 117: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
-	172, // 118: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
-	203, // 119: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
-	6,   // 120: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	8,   // 121: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	10,  // 122: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	16,  // 123: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	18,  // 124: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	40,  // 125: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	19,  // 126: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
-	21,  // 127: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	23,  // 128: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	25,  // 129: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	27,  // 130: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
-	30,  // 131: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
-	33,  // 132: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	36,  // 133: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	44,  // 134: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	48,  // 135: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	50,  // 136: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	55,  // 137: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	53,  // 138: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
-	57,  // 139: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	59,  // 140: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	61,  // 141: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	63,  // 142: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	65,  // 143: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	71,  // 144: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	69,  // 145: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
-	141, // 146: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	144, // 147: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	146, // 148: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	148, // 149: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	150, // 150: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	174, // 151: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
-	177, // 152: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
-	179, // 153: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
-	181, // 154: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
-	183, // 155: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
-	185, // 156: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
-	192, // 157: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
-	194, // 158: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
-	197, // 159: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
-	199, // 160: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
-	201, // 161: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
-	187, // 162: carrel.v1.FileService.ListPatches:input_type -> carrel.v1.ListPatchesRequest
-	190, // 163: carrel.v1.FileService.UndoPatch:input_type -> carrel.v1.UndoPatchRequest
-	73,  // 164: carrel.v1.PortService.Publish:input_type -> carrel.v1.PublishRequest
-	76,  // 165: carrel.v1.PortService.Connect:input_type -> carrel.v1.ConnectRequest
-	78,  // 166: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	86,  // 167: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	80,  // 168: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	83,  // 169: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	91,  // 170: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	93,  // 171: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	95,  // 172: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	97,  // 173: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	99,  // 174: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	102, // 175: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
-	104, // 176: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
-	106, // 177: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
-	108, // 178: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
-	110, // 179: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
-	115, // 180: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
-	120, // 181: carrel.v1.TaskService.RunTask:input_type -> carrel.v1.RunTaskRequest
-	131, // 182: carrel.v1.TaskService.ListTasks:input_type -> carrel.v1.ListTasksRequest
-	133, // 183: carrel.v1.TaskService.GetTask:input_type -> carrel.v1.GetTaskRequest
-	135, // 184: carrel.v1.TaskService.StopTask:input_type -> carrel.v1.StopTaskRequest
-	137, // 185: carrel.v1.TaskService.FollowTask:input_type -> carrel.v1.FollowTaskRequest
-	123, // 186: carrel.v1.AgentService.Serve:input_type -> carrel.v1.ServeRequest
-	157, // 187: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	159, // 188: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	161, // 189: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	163, // 190: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	166, // 191: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
-	168, // 192: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	170, // 193: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	88,  // 194: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	152, // 195: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	13,  // 196: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	7,   // 197: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	9,   // 198: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	11,  // 199: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	17,  // 200: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	39,  // 201: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	41,  // 202: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	20,  // 203: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
-	22,  // 204: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	24,  // 205: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	26,  // 206: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	28,  // 207: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
-	31,  // 208: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
-	35,  // 209: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	38,  // 210: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	45,  // 211: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	49,  // 212: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	51,  // 213: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	56,  // 214: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	54,  // 215: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
-	58,  // 216: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	60,  // 217: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	62,  // 218: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	64,  // 219: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	66,  // 220: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	72,  // 221: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	70,  // 222: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
-	142, // 223: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	145, // 224: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	147, // 225: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	149, // 226: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	151, // 227: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	175, // 228: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
-	178, // 229: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
-	180, // 230: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
-	182, // 231: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
-	184, // 232: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
-	186, // 233: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
-	193, // 234: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
-	195, // 235: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
-	198, // 236: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
-	200, // 237: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
-	202, // 238: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
-	188, // 239: carrel.v1.FileService.ListPatches:output_type -> carrel.v1.ListPatchesResponse
-	191, // 240: carrel.v1.FileService.UndoPatch:output_type -> carrel.v1.UndoPatchResponse
-	74,  // 241: carrel.v1.PortService.Publish:output_type -> carrel.v1.PublishResponse
-	77,  // 242: carrel.v1.PortService.Connect:output_type -> carrel.v1.ConnectResponse
-	79,  // 243: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	87,  // 244: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	81,  // 245: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	84,  // 246: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	92,  // 247: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	94,  // 248: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	96,  // 249: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	98,  // 250: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	100, // 251: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	103, // 252: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
-	105, // 253: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
-	107, // 254: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
-	109, // 255: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
-	111, // 256: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
-	116, // 257: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
-	122, // 258: carrel.v1.TaskService.RunTask:output_type -> carrel.v1.RunTaskResponse
-	132, // 259: carrel.v1.TaskService.ListTasks:output_type -> carrel.v1.ListTasksResponse
-	134, // 260: carrel.v1.TaskService.GetTask:output_type -> carrel.v1.GetTaskResponse
-	136, // 261: carrel.v1.TaskService.StopTask:output_type -> carrel.v1.StopTaskResponse
-	138, // 262: carrel.v1.TaskService.FollowTask:output_type -> carrel.v1.FollowTaskResponse
-	130, // 263: carrel.v1.AgentService.Serve:output_type -> carrel.v1.ServeResponse
-	158, // 264: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	160, // 265: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	162, // 266: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	164, // 267: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	167, // 268: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
-	169, // 269: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	171, // 270: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	89,  // 271: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	153, // 272: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	14,  // 273: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	197, // [197:274] is the sub-list for method output_type
-	120, // [120:197] is the sub-list for method input_type
-	120, // [120:120] is the sub-list for extension type_name
-	120, // [120:120] is the sub-list for extension extendee
-	0,   // [0:120] is the sub-list for field type_name
+	122, // 76: carrel.v1.RunTaskRequest.fan_out:type_name -> carrel.v1.FanOut
+	121, // 77: carrel.v1.RunTaskRequest.group_fan_outs:type_name -> carrel.v1.GroupFanOut
+	122, // 78: carrel.v1.GroupFanOut.fan_out:type_name -> carrel.v1.FanOut
+	118, // 79: carrel.v1.RunTaskResponse.task:type_name -> carrel.v1.Task
+	125, // 80: carrel.v1.ServeRequest.start:type_name -> carrel.v1.ServeStart
+	130, // 81: carrel.v1.ServeRequest.result:type_name -> carrel.v1.StepResult
+	127, // 82: carrel.v1.ServeRequest.patched:type_name -> carrel.v1.PatchResult
+	206, // 83: carrel.v1.AgentPatch.modes:type_name -> carrel.v1.AgentPatch.ModesEntry
+	128, // 84: carrel.v1.PatchResult.parts:type_name -> carrel.v1.PatchPart
+	43,  // 85: carrel.v1.StepResult.status:type_name -> carrel.v1.Status
+	129, // 86: carrel.v1.ServeResponse.step:type_name -> carrel.v1.AgentStep
+	126, // 87: carrel.v1.ServeResponse.patch:type_name -> carrel.v1.AgentPatch
+	118, // 88: carrel.v1.ListTasksResponse.tasks:type_name -> carrel.v1.Task
+	118, // 89: carrel.v1.GetTaskResponse.task:type_name -> carrel.v1.Task
+	118, // 90: carrel.v1.StopTaskResponse.task:type_name -> carrel.v1.Task
+	119, // 91: carrel.v1.FollowTaskResponse.message:type_name -> carrel.v1.TaskMessage
+	118, // 92: carrel.v1.FollowTaskResponse.task:type_name -> carrel.v1.Task
+	0,   // 93: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	141, // 94: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	140, // 95: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,   // 96: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	144, // 97: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	141, // 98: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,   // 99: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	140, // 100: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	140, // 101: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	155, // 102: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
+	157, // 103: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
+	156, // 104: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
+	156, // 105: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
+	156, // 106: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
+	156, // 107: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
+	166, // 108: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
+	166, // 109: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
+	173, // 110: carrel.v1.ReadFileResponse.file:type_name -> carrel.v1.FileEntry
+	177, // 111: carrel.v1.WriteFileRequest.start:type_name -> carrel.v1.WriteFileStart
+	173, // 112: carrel.v1.WriteFileResponse.file:type_name -> carrel.v1.FileEntry
+	173, // 113: carrel.v1.ListFilesResponse.file:type_name -> carrel.v1.FileEntry
+	173, // 114: carrel.v1.ListFilesResponse.entries:type_name -> carrel.v1.FileEntry
+	173, // 115: carrel.v1.StatFileResponse.file:type_name -> carrel.v1.FileEntry
+	190, // 116: carrel.v1.ListPatchesResponse.patches:type_name -> carrel.v1.FilePatch
+	174, // 117: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	197, // 118: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
+	174, // 119: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	173, // 120: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
+	204, // 121: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
+	6,   // 122: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	8,   // 123: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	10,  // 124: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	16,  // 125: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	18,  // 126: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	40,  // 127: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	19,  // 128: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
+	21,  // 129: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	23,  // 130: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	25,  // 131: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	27,  // 132: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
+	30,  // 133: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
+	33,  // 134: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	36,  // 135: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	44,  // 136: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	48,  // 137: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	50,  // 138: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	55,  // 139: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	53,  // 140: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	57,  // 141: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	59,  // 142: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	61,  // 143: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	63,  // 144: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	65,  // 145: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	71,  // 146: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	69,  // 147: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
+	142, // 148: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	145, // 149: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	147, // 150: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	149, // 151: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	151, // 152: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	175, // 153: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
+	178, // 154: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
+	180, // 155: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
+	182, // 156: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
+	184, // 157: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
+	186, // 158: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
+	193, // 159: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
+	195, // 160: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
+	198, // 161: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
+	200, // 162: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
+	202, // 163: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
+	188, // 164: carrel.v1.FileService.ListPatches:input_type -> carrel.v1.ListPatchesRequest
+	191, // 165: carrel.v1.FileService.UndoPatch:input_type -> carrel.v1.UndoPatchRequest
+	73,  // 166: carrel.v1.PortService.Publish:input_type -> carrel.v1.PublishRequest
+	76,  // 167: carrel.v1.PortService.Connect:input_type -> carrel.v1.ConnectRequest
+	78,  // 168: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	86,  // 169: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	80,  // 170: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	83,  // 171: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	91,  // 172: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	93,  // 173: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	95,  // 174: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	97,  // 175: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	99,  // 176: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	102, // 177: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
+	104, // 178: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
+	106, // 179: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
+	108, // 180: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
+	110, // 181: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
+	115, // 182: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
+	120, // 183: carrel.v1.TaskService.RunTask:input_type -> carrel.v1.RunTaskRequest
+	132, // 184: carrel.v1.TaskService.ListTasks:input_type -> carrel.v1.ListTasksRequest
+	134, // 185: carrel.v1.TaskService.GetTask:input_type -> carrel.v1.GetTaskRequest
+	136, // 186: carrel.v1.TaskService.StopTask:input_type -> carrel.v1.StopTaskRequest
+	138, // 187: carrel.v1.TaskService.FollowTask:input_type -> carrel.v1.FollowTaskRequest
+	124, // 188: carrel.v1.AgentService.Serve:input_type -> carrel.v1.ServeRequest
+	158, // 189: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	160, // 190: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	162, // 191: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	164, // 192: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	167, // 193: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
+	169, // 194: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	171, // 195: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	88,  // 196: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	153, // 197: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	13,  // 198: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	7,   // 199: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	9,   // 200: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	11,  // 201: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	17,  // 202: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	39,  // 203: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	41,  // 204: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	20,  // 205: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
+	22,  // 206: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	24,  // 207: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	26,  // 208: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	28,  // 209: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
+	31,  // 210: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
+	35,  // 211: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	38,  // 212: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	45,  // 213: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	49,  // 214: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	51,  // 215: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	56,  // 216: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	54,  // 217: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	58,  // 218: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	60,  // 219: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	62,  // 220: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	64,  // 221: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	66,  // 222: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	72,  // 223: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	70,  // 224: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
+	143, // 225: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	146, // 226: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	148, // 227: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	150, // 228: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	152, // 229: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	176, // 230: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
+	179, // 231: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
+	181, // 232: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
+	183, // 233: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
+	185, // 234: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
+	187, // 235: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
+	194, // 236: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
+	196, // 237: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
+	199, // 238: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
+	201, // 239: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
+	203, // 240: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
+	189, // 241: carrel.v1.FileService.ListPatches:output_type -> carrel.v1.ListPatchesResponse
+	192, // 242: carrel.v1.FileService.UndoPatch:output_type -> carrel.v1.UndoPatchResponse
+	74,  // 243: carrel.v1.PortService.Publish:output_type -> carrel.v1.PublishResponse
+	77,  // 244: carrel.v1.PortService.Connect:output_type -> carrel.v1.ConnectResponse
+	79,  // 245: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	87,  // 246: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	81,  // 247: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	84,  // 248: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	92,  // 249: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	94,  // 250: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	96,  // 251: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	98,  // 252: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	100, // 253: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	103, // 254: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
+	105, // 255: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
+	107, // 256: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
+	109, // 257: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
+	111, // 258: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
+	116, // 259: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
+	123, // 260: carrel.v1.TaskService.RunTask:output_type -> carrel.v1.RunTaskResponse
+	133, // 261: carrel.v1.TaskService.ListTasks:output_type -> carrel.v1.ListTasksResponse
+	135, // 262: carrel.v1.TaskService.GetTask:output_type -> carrel.v1.GetTaskResponse
+	137, // 263: carrel.v1.TaskService.StopTask:output_type -> carrel.v1.StopTaskResponse
+	139, // 264: carrel.v1.TaskService.FollowTask:output_type -> carrel.v1.FollowTaskResponse
+	131, // 265: carrel.v1.AgentService.Serve:output_type -> carrel.v1.ServeResponse
+	159, // 266: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	161, // 267: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	163, // 268: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	165, // 269: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	168, // 270: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
+	170, // 271: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	172, // 272: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	89,  // 273: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	154, // 274: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	14,  // 275: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	199, // [199:276] is the sub-list for method output_type
+	122, // [122:199] is the sub-list for method input_type
+	122, // [122:122] is the sub-list for extension type_name
+	122, // [122:122] is the sub-list for extension extendee
+	0,   // [0:122] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -16319,50 +16424,50 @@ func file_carrel_v1_carrel_proto_init() {
 		(*ConnectResponse_Data)(nil),
 		(*ConnectResponse_End)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[123].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[124].OneofWrappers = []any{
 		(*ServeRequest_Start)(nil),
 		(*ServeRequest_Result)(nil),
 		(*ServeRequest_Patched)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[130].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[131].OneofWrappers = []any{
 		(*ServeResponse_Serving)(nil),
 		(*ServeResponse_Step)(nil),
 		(*ServeResponse_Cancel)(nil),
 		(*ServeResponse_Patch)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[142].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[143].OneofWrappers = []any{
 		(*CreateArchiveResponse_Progress)(nil),
 		(*CreateArchiveResponse_Data)(nil),
 		(*CreateArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[144].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[145].OneofWrappers = []any{
 		(*RestoreRequest_Start)(nil),
 		(*RestoreRequest_Data)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[145].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[146].OneofWrappers = []any{
 		(*RestoreResponse_Progress)(nil),
 		(*RestoreResponse_Workspace)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[149].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[150].OneofWrappers = []any{
 		(*ReadArchiveResponse_Data)(nil),
 		(*ReadArchiveResponse_Archive)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[175].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[176].OneofWrappers = []any{
 		(*ReadFileResponse_Data)(nil),
 		(*ReadFileResponse_File)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[176].OneofWrappers = []any{}
-	file_carrel_v1_carrel_proto_msgTypes[177].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[177].OneofWrappers = []any{}
+	file_carrel_v1_carrel_proto_msgTypes[178].OneofWrappers = []any{
 		(*WriteFileRequest_Start)(nil),
 		(*WriteFileRequest_Data)(nil),
 		(*WriteFileRequest_Finish)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[183].OneofWrappers = []any{}
-	file_carrel_v1_carrel_proto_msgTypes[195].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[184].OneofWrappers = []any{}
+	file_carrel_v1_carrel_proto_msgTypes[196].OneofWrappers = []any{
 		(*PackFilesResponse_Data)(nil),
 		(*PackFilesResponse_Summary)(nil),
 	}
-	file_carrel_v1_carrel_proto_msgTypes[197].OneofWrappers = []any{
+	file_carrel_v1_carrel_proto_msgTypes[198].OneofWrappers = []any{
 		(*UnpackFilesRequest_Start)(nil),
 		(*UnpackFilesRequest_Data)(nil),
 		(*UnpackFilesRequest_Finish)(nil),
@@ -16373,7 +16478,7 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   206,
+			NumMessages:   207,
 			NumExtensions: 0,
 			NumServices:   13,
 		},

@@ -1935,6 +1935,17 @@ class RunTaskRequest(Message):
     # The program speaks on a socket that it inherits as this descriptor, 3 to 63, whose number is in its variable CARREL_TASK_FD.
     # Its stdin is empty, and its output is kept as that of a detached command (Logs). 0: it speaks on its stdin and stdout.
     fd: int = 0
+    # What holds for the hosts of some groups in its place. Of a step on hosts with several orders the strictest holds, in each part.
+    # At most 64, with at most 8192 hosts in all.
+    group_fan_outs: list[GroupFanOut] = field(default_factory=list)
+    # What of the client's machine is over a threshold, a line each, of which an agent is told if the client serves steps there. At
+    # most 16 of at most 512 bytes.
+    over: list[str] = field(default_factory=list)
+    # Notes of the person that an agent is told, if the task goes on from no other one: a session keeps those that it began with. At
+    # most 64 of at most 500 characters, each one line.
+    memory: list[str] = field(default_factory=list)
+    # The prompt brings contents of files or output of programs. An agent of the session can propose no note then.
+    brings_data: bool = False
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("workspace", "workspace", "string", "one", None),
         Field("command", "command", "message", "opt", "Command"),
@@ -1945,6 +1956,22 @@ class RunTaskRequest(Message):
         Field("plan_only", "planOnly", "bool", "one", None),
         Field("fan_out", "fanOut", "message", "opt", "FanOut"),
         Field("fd", "fd", "int32", "one", None),
+        Field("group_fan_outs", "groupFanOuts", "message", "many", "GroupFanOut"),
+        Field("over", "over", "string", "many", None),
+        Field("memory", "memory", "string", "many", None),
+        Field("brings_data", "bringsData", "bool", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
+class GroupFanOut(Message):
+    """GroupFanOut is how steps reach the hosts of one group."""
+    # The names of remote hosts.
+    hosts: list[str] = field(default_factory=list)
+    fan_out: FanOut | None = None
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("hosts", "hosts", "string", "many", None),
+        Field("fan_out", "fanOut", "message", "opt", "FanOut"),
     )
 
 

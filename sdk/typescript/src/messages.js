@@ -719,6 +719,14 @@ export const schema = {
     ['planOnly', 'bool', 'one'],
     ['fanOut', 'message', 'opt', 'FanOut'],
     ['fd', 'int32', 'one'],
+    ['groupFanOuts', 'message', 'many', 'GroupFanOut'],
+    ['over', 'string', 'many'],
+    ['memory', 'string', 'many'],
+    ['bringsData', 'bool', 'one'],
+  ],
+  GroupFanOut: [
+    ['hosts', 'string', 'many'],
+    ['fanOut', 'message', 'opt', 'FanOut'],
   ],
   FanOut: [
     ['forks', 'int32', 'one'],

@@ -1595,6 +1595,36 @@ export interface RunTaskRequest {
    * Its stdin is empty, and its output is kept as that of a detached command (Logs). 0: it speaks on its stdin and stdout.
    */
   fd: number;
+  /**
+   * What holds for the hosts of some groups in its place. Of a step on hosts with several orders the strictest holds, in each part.
+   * At most 64, with at most 8192 hosts in all.
+   */
+  groupFanOuts: GroupFanOut[];
+  /**
+   * What of the client's machine is over a threshold, a line each, of which an agent is told if the client serves steps there. At
+   * most 16 of at most 512 bytes.
+   */
+  over: string[];
+  /**
+   * Notes of the person that an agent is told, if the task goes on from no other one: a session keeps those that it began with. At
+   * most 64 of at most 500 characters, each one line.
+   */
+  memory: string[];
+  /**
+   * The prompt brings contents of files or output of programs. An agent of the session can propose no note then.
+   */
+  bringsData: boolean;
+}
+
+/**
+ * GroupFanOut is how steps reach the hosts of one group.
+ */
+export interface GroupFanOut {
+  /**
+   * The names of remote hosts.
+   */
+  hosts: string[];
+  fanOut?: FanOut;
 }
 
 /**
