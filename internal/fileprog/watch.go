@@ -22,8 +22,10 @@ import (
 const (
 	// maxWatched bounds the directories that one watch has.
 	maxWatched = 8192
-	// gather is how long events are gathered before they are sent, so that several on one name are one, and
-	// maxPending how many may wait: more are an overflow.
+	// Events are gathered before they are sent, so that several on one name are one: settle long after a pause, as whoever
+	// writes a file makes, writes and closes it in one go, and else until gather has passed since the last were sent.
+	// maxPending is how many may wait: more are an overflow.
+	settle     = 2 * time.Millisecond
 	gather     = 50 * time.Millisecond
 	maxPending = 2048
 
@@ -162,6 +164,7 @@ func (w *watcher) note(e fileapi.Event) {
 
 func (w *watcher) follow() error {
 	buf := make([]byte, 64<<10)
+	var sent time.Time
 	for !w.gone.Load() { // looked at after each change of the deadline
 		n, err := w.in.Read(buf)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -173,7 +176,11 @@ func (w *watcher) follow() error {
 		if err := w.take(buf[:n]); err != nil {
 			return err
 		}
-		for end := time.Now().Add(gather); ; {
+		end := time.Now().Add(settle)
+		if next := sent.Add(gather); next.After(end) {
+			end = next
+		}
+		for {
 			_ = w.in.SetReadDeadline(end)
 			n, err := w.in.Read(buf)
 			if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -190,6 +197,7 @@ func (w *watcher) follow() error {
 		if err := w.send(); err != nil {
 			return err
 		}
+		sent = time.Now()
 	}
 	return nil
 }

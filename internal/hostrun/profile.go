@@ -140,7 +140,7 @@ var controls = []struct {
 	{"descriptors", always, "", "report this: a descriptor of the caller's would leak into the command"},
 	{
 		"network", unreached, "the command has the caller's network: what it may reach by IP it can ask to change something",
-		"sysctl -w user.max_net_namespaces=15000, and report this with uname -r if it is not that",
+		"if it has a network of its own: sysctl -w user.max_net_namespaces=15000; else report this with uname -r",
 	},
 	{
 		"memory", limited, "watched: a command whose processes take more together is ended",

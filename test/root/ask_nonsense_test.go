@@ -36,6 +36,9 @@ var forms = []plan.Type{
 
 func (x *nonsense) serve(w http.ResponseWriter, r *http.Request) {
 	text, err := x.answer(r)
+	if r.Context().Err() != nil { // it took too long, and was given up
+		return
+	}
 	if err != nil {
 		x.mu.Lock()
 		x.wrong = err
