@@ -63,7 +63,7 @@ func TestAskForAPatchOfAWorkspace(t *testing.T) {
 		plan := patchOf("workspace demo", portDiff("app.conf"), "grep 8080 app.conf", "app.conf")
 		s := m.script(t, always(plan), always(directly("it is changed")))
 		x := m.answering(t, alice, question, "")
-		if screen := x.Screen(); !strings.Contains(screen, "+port = 8080") || !strings.Contains(screen, "workspace "+d.Name+": change 1 file") {
+		if screen := x.Screen(); !strings.Contains(screen, "+port = 8080") || !strings.Contains(screen, "workspace demo: change 1 file") {
 			t.Errorf("asked %q", screen)
 		}
 		if got := text(); got != was+own {

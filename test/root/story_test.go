@@ -44,8 +44,8 @@ func TestStoryOfATurn(t *testing.T) {
  *\+\S+s  task in workspace (crt-[\w-]+), agent, prompt of 4 bytes [0-9a-f]{12}  \[SAFE \d+\]
  *\+\S+s  workspace crt-[\w-]+: \./\.carrel/agent/carrel-agent-\w+ --model m1  \[SAFE \d+\]: exit code 0, \S+
  *\+\S+s  plan 1: find out: a person is asked, ap-\w+
- +1\. workspace crt-[\w-]+: true  \[SAFE 0, only reads\]
- +2\. workspace crt-[\w-]+: git push -q https://example\.invalid/in x  \[CONFIRM \d+\]
+ +1\. workspace demo: true  \[SAFE 0, only reads\]
+ +2\. workspace demo: git push -q https://example\.invalid/in x  \[CONFIRM \d+\]
  *\+\S+s  uid:\d+ answered ap-\w+: once
  *\+\S+s  plan 1 runs, by ap-\w+
  *\+\S+s  workspace crt-[\w-]+: true  \[SAFE 0\]: exit code 0, \S+
