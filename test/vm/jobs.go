@@ -39,11 +39,12 @@ var suite = []struct {
 	{dir: "internal/sandbox/probe", seconds: 60, once: true},
 	// Those about what is judged, not about what the kernel does.
 	{dir: "internal/sandbox", seconds: 480, once: true, long: "^TestOpeningsAreAsAskedFor$"},
-	// Those that move much output, start much or try for seconds; nothing of it depends on the host.
+	// Those that move much output, start much, try for seconds or draw screens; nothing of it depends on the host.
 	{
 		dir: "internal/executor", seconds: 480, once: true, long: "^Test(OutputWithoutAReaderHoldsOnlyTheCommand|CaptureIsBounded|" +
 			"DetachedOutputIsBounded|SignalsFromOutside|HoldWaitsForBirths|KeptOutput.*|TheLargestKeptOutput|" +
-			"CapturedOutputOfManyCommands|UnreadInputOfManyCommands|ManyFollowers.*|AFollowerThatDoesNotReadHoldsNothingUp)$",
+			"CapturedOutputOfManyCommands|UnreadInputOfManyCommands|ManyFollowers.*|AFollowerThatDoesNotReadHoldsNothingUp|Session.*|" +
+			"(TypedAtTheEnd|SlowClient|Escapes)OfASession|Recording)$",
 	},
 	// Those about its ledger and the user database, which are files everywhere, and what fills
 	// and mends images, which is the same wherever there are loop devices.
