@@ -405,6 +405,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	if err := errors.Join(b.own.publish(), startup.Ready(o.readyFD)); err != nil {
 		log.Error("cannot say that the daemon is ready", "error", err)
 	}
+	giveBack()
 
 	var broken error
 	select {

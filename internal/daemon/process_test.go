@@ -100,10 +100,9 @@ func TestPrivilege(t *testing.T) {
 			t.Errorf("no_new_privs is not set: %s (%v)", th, err)
 		}
 	}
-	// Most of it are pages of the program, which the kernel can drop: how many it has mapped differs by megabytes with how the
-	// file came into memory. What it cannot drop is the daemon's own.
+	// Most of it are pages of the program, which the kernel can drop. What it cannot drop is the daemon's own.
 	all, own := memoryKiB(t, cmd.Process.Pid)
-	if t.Logf("PSS %d KiB, of its own %d KiB", all, own); all > 44<<10 || own > 12<<10 {
+	if t.Logf("PSS %d KiB, of its own %d KiB", all, own); all > 32<<10 || own > 12<<10 {
 		t.Errorf("the daemon takes %d KiB, %d of them its own", all, own)
 	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
