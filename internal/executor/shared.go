@@ -318,7 +318,8 @@ func (j *joined) typed() {
 				continue
 			}
 			if !errors.Is(err, unix.EAGAIN) {
-				return
+				types = false // the terminal has ended
+				break
 			}
 			select {
 			case <-j.t.c.done:
