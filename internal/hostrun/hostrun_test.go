@@ -349,8 +349,11 @@ func TestKilledCaller(t *testing.T) {
 		}
 		let(t, fifo)
 		running := hostPids(t, u, m)
-		if len(running) < 2 { // the shell and what it started; not all may be there yet
-			t.Errorf("only %v run", running)
+		for until := time.Now().Add(30 * time.Second); len(running) < 2; running = hostPids(t, u, m) { // the shell and what it started
+			if time.Now().After(until) {
+				t.Fatalf("only %v run", running)
+			}
+			<-time.After(5 * time.Millisecond)
 		}
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
