@@ -233,8 +233,10 @@ func (d *runtimeDouble) Start(_ context.Context, permitted permit.Permit, out ru
 		return workspace.Real{}, workspace.Report{}, err
 	}
 	d.wayOut(name, out)
-	w, err = d.set(name, workspace.StateRunning)
-	return w, d.proved(), err
+	if w, err = d.set(name, workspace.StateRunning); err != nil {
+		return w, workspace.Report{}, err
+	}
+	return w, d.proved(), d.begin("link", name)
 }
 
 func report() workspace.Report {

@@ -364,3 +364,31 @@ func TestAMissingBrokerIsSaidOnce(t *testing.T) {
 		t.Errorf("%d errors are logged for 20 workspaces in 50 seconds:\n%s", n, h.logs)
 	}
 }
+
+// A start whose executor runs and does not greet in time has failed, and is not taken for one that runs nothing. What the error says of
+// brokers does not matter.
+func TestAStartThatBrokeOffIsTakenUp(t *testing.T) {
+	h := newHouse(t)
+	if _, _, err := h.Create(t.Context(), alice, workspace.Wanted{Key: "demo", NoStart: true}); err != nil {
+		t.Fatal(err)
+	}
+	late := errors.New("cannot greet its executor: the deadline is over")
+	h.rt.setHook(func(op string, _ id.Workspace) error {
+		if op == "link" {
+			return late
+		}
+		return nil
+	})
+	if _, err := h.Start(t.Context(), alice, "demo"); !errors.Is(err, late) {
+		t.Fatal(err)
+	}
+	if w, err := h.Get(t.Context(), alice, "demo"); err != nil || w.State != workspace.StateRunning {
+		t.Errorf("it is %q, and runs; %v", w.State, err)
+	}
+	before := len(h.records())
+	h.rt.setHook(nil)
+	h.tick(time.Now())
+	h.expect(before, "intent daemon.recover", "outcome ok")
+	h.tick(time.Now().Add(time.Minute))
+	h.expect(before, "intent daemon.recover", "outcome ok") // once
+}

@@ -19,14 +19,20 @@ import (
 // What was begun while the daemon runs and comes to no end, because the runtime went away, is brought to
 // one without a restart: when the runtime is back, and by upkeep.
 
-// doubt notes that it is not known what an operation has changed, if its error says so.
+// doubt notes that it is not known what an operation has changed, unless its error says that it was refused.
 func (l *Lifecycle) doubt(name id.Workspace, err error) error {
-	if errdefs.IsUnavailable(err) {
+	if errdefs.IsUnavailable(err) || !refusal(err) {
 		l.mu.Lock()
 		l.doubtful[name] = true
 		l.mu.Unlock()
 	}
 	return err
+}
+
+// refusal reports whether an error is of a kind that says that nothing was done.
+func refusal(err error) bool {
+	return errdefs.IsFailedPrecondition(err) || errdefs.IsInvalidArgument(err) || errdefs.IsResourceExhausted(err) ||
+		errdefs.IsNotFound(err) || errdefs.IsPermissionDenied(err) || errdefs.IsAlreadyExists(err)
 }
 
 func (l *Lifecycle) doubted(name id.Workspace) bool {

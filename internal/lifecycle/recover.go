@@ -233,7 +233,7 @@ func (l *Lifecycle) takeUp(ctx context.Context, k workspace.Kept) error {
 	l.cfg.Log.Warn("the executor of a workspace has ended; the workspace is stopped", "workspace", k.Name, "error", err)
 	return l.tolerate(k, l.ifFree(ctx, slot{name: k.Name}, func(ctx context.Context) error {
 		w, err := l.living(k.Name)
-		if err != nil || !w.State.Live() {
+		if err != nil || !w.State.Live() || !l.gone(ctx, w.Kept) { // somebody may have started it again
 			return err
 		}
 		return l.haltAsSystem(ctx, w, "")

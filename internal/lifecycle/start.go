@@ -140,6 +140,9 @@ func (l *Lifecycle) start(ctx context.Context, a *gate.Authorised, name id.Works
 			crashpoint.Here("daemon.start.trusted")
 			real, rep, err := rt.Start(ctx, p, way)
 			if err != nil {
+				if real.State != "" { // it runs, and could not be reached
+					l.note(name, real)
+				}
 				return nil, l.doubt(name, err)
 			}
 			crashpoint.Here("daemon.start.started")
