@@ -2,6 +2,7 @@ package e2b_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -321,6 +322,44 @@ func TestWrongRequests(t *testing.T) {
 	}
 	if status, b := r.send("GET", "/files?path=x", "", "E2b-Sandbox-Id", s.id, "X-Access-Token", s.access); status != 404 {
 		t.Errorf("something was written: %d %.100q", status, b)
+	}
+}
+
+// A file is compressed for who asks for gzip and for nothing else: what runtimes send by themselves lists more, and for a client of the
+// same host compressing takes longer than sending.
+func TestCompressedOnRequest(t *testing.T) {
+	r := start(t, 0)
+	s := r.sandbox()
+	in := []string{"E2b-Sandbox-Id", s.id, "X-Access-Token", s.access}
+	text := strings.Repeat("carrel ", 40000)
+	if status, b := r.send("POST", "/files?path=x", text, in...); status != 200 {
+		t.Fatalf("%d %s", status, b)
+	}
+	for accepts, want := range map[string]bool{"gzip": true, "gzip, deflate": false, "": false, "identity": false, "br, gzip": false} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+"/files?path=x", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(in); i += 2 {
+			req.Header.Set(in[i], in[i+1])
+		}
+		req.Header.Set("Accept-Encoding", accepts)
+		res, err := (&http.Transport{DisableCompression: true}).RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := io.Reader(res.Body)
+		if packed := res.Header.Get("Content-Encoding") == "gzip"; packed != want {
+			t.Errorf("%q: compressed is %v", accepts, packed)
+		} else if packed {
+			if body, err = gzip.NewReader(res.Body); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if b, err := io.ReadAll(body); err != nil || string(b) != text {
+			t.Errorf("%q: %d bytes, %v", accepts, len(b), err)
+		}
+		res.Body.Close()
 	}
 }
 

@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"bufio"
 	"cmp"
 	"compress/gzip"
 	"context"
@@ -11,7 +12,6 @@ import (
 	"net/http"
 	"os"
 	"path"
-	"strings"
 	"sync"
 	"time"
 
@@ -77,8 +77,8 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff") // a browser must not run what a workspace wrote
 		w.Header().Set("Content-Security-Policy", "sandbox")
 	}
-	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") && r.Header.Get("Range") == "" {
-		plain, z := k.head, gzip.NewWriter(w)
+	if r.Header.Get("Accept-Encoding") == "gzip" && r.Header.Get("Range") == "" { // who asks for it, not who would take it
+		plain, z := k.head, quick(w)
 		k.to, k.head = z, func() { w.Header().Set("Content-Encoding", "gzip"); plain() }
 		defer func() {
 			if k.begun {
@@ -96,6 +96,12 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request) {
 		k.begun = true
 		k.head()
 	}
+}
+
+// quick compresses at little cost: the network to a client is seldom slower.
+func quick(w io.Writer) *gzip.Writer {
+	z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // its error is that of another level
+	return z
 }
 
 // incoming is a body that a client sends at its pace.
@@ -190,7 +196,9 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) ([]written, err
 		return nil, wrong("Content-Type has no boundary")
 	}
 	var done []written
-	for parts := multipart.NewReader(&incoming{from: body, ctx: r.Context(), rc: rc}, args["boundary"]); ; {
+	// multipart reads little at a time, and each read of incoming sets deadlines.
+	large := bufio.NewReaderSize(&incoming{from: body, ctx: r.Context(), rc: rc}, fileapi.Piece)
+	for parts := multipart.NewReader(large, args["boundary"]); ; {
 		part, err := parts.NextPart()
 		if errors.Is(err, io.EOF) {
 			break

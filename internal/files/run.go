@@ -158,7 +158,7 @@ func (x *exchange) send(to *os.File) error {
 	}
 	buf := make([]byte, fileapi.Piece)
 	for {
-		n, err := x.s.In.Read(buf)
+		n, err := x.fill(buf)
 		if n > 0 {
 			if w.Send(fileapi.Data, buf[:n]) != nil {
 				return os.ErrClosed
@@ -175,6 +175,20 @@ func (x *exchange) send(to *os.File) error {
 			return err
 		}
 	}
+}
+
+// fill reads until buf is full: a body comes in small pieces, and each that is sent wakes two processes. Nobody
+// waits for a part of a file.
+func (x *exchange) fill(buf []byte) (n int, err error) {
+	for n < len(buf) && err == nil {
+		var m int
+		m, err = x.s.In.Read(buf[n:])
+		n += m
+		if m > 0 {
+			x.moved()
+		}
+	}
+	return n, err
 }
 
 // receive reads the answer to its end.

@@ -51,6 +51,7 @@ var figures = []struct {
 	{"exec8", (*bench).exec8, false},
 	{"sdks", (*bench).sdks, false},
 	{"clients", (*bench).clients, true},
+	{"e2b", (*bench).e2b, true},
 	{"cli", (*bench).cli, false},
 	{"ping", (*bench).ping, false},
 	{"stream", (*bench).stream, false},

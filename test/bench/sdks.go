@@ -81,8 +81,14 @@ func (b *bench) sdks() error {
 
 // perLine starts a program that does something for each line.
 func (b *bench) perLine(pythonPath string, argv []string) (op func() error, end func(), err error) {
+	ask, end, err := b.askPerLine([]string{"PYTHONPATH=" + pythonPath, "PYTHONDONTWRITEBYTECODE=1"}, argv)
+	return func() error { _, err := ask(); return err }, end, err
+}
+
+// askPerLine starts a program that answers each line with a line.
+func (b *bench) askPerLine(env, argv []string) (ask func() (string, error), end func(), err error) {
 	c := exec.CommandContext(b.ctx, argv[0], argv[1:]...)
-	c.Env, c.Stderr = append(os.Environ(), "PYTHONPATH="+pythonPath, "PYTHONDONTWRITEBYTECODE=1"), os.Stderr
+	c.Env, c.Stderr = append(os.Environ(), env...), os.Stderr
 	in, err := c.StdinPipe()
 	if err != nil {
 		return nil, nil, err
@@ -95,17 +101,17 @@ func (b *bench) perLine(pythonPath string, argv []string) (op func() error, end 
 		return nil, nil, err
 	}
 	lines := bufio.NewReader(out)
-	return func() error {
+	return func() (string, error) {
 			if _, err := io.WriteString(in, "\n"); err != nil {
-				return err
+				return "", err
 			}
-			_, err := lines.ReadString('\n')
+			line, err := lines.ReadString('\n')
 			if errors.Is(err, io.EOF) {
 				err = fmt.Errorf("%s has ended", argv[0])
 			}
-			return err
+			return line, err
 		}, func() {
 			in.Close()
-			_ = c.Wait() // its errors were those of op
+			_ = c.Wait() // its errors were those of ask
 		}, nil
 }

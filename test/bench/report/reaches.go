@@ -67,6 +67,7 @@ const (
 	UserdelR     = "userdel -r"
 	TarPack      = "tar -I 'zstd -T2 -3' -c"
 	TarUnpack    = "tar -I 'zstd -T2 -3' -x, sync"
+	NodeFile     = "Node's fs: write, fsync, rename, read"
 	LinuxAgent   = "LinuxAgent"
 	Ansible      = "ansible"
 	AnsibleAll   = "ansible --forks 100"
@@ -93,6 +94,11 @@ const (
 	ClientsOut   = "clients/out"
 	ClientsFiles = "clients/files"
 	ClientsMCP   = "clients/mcp"
+	// E2B's client in Node.
+	E2BCreate    = "e2b"
+	E2BRun       = "e2b/run"
+	E2BFile      = "e2b/file"
+	E2BBurst     = "e2b/burst"
 	CLI          = "cli"
 	Ping         = "ping"
 	StreamNull   = "stream/null"
@@ -179,6 +185,10 @@ var Reaches = []Reach{
 	{ID: ClientsOut, Peer: Cp, Of: Ratio, Least: true, Limit: 0.5},
 	{ID: ClientsFiles, Peer: TarTar, Of: Ratio, Limit: 1.5},
 	{ID: ClientsMCP, Peer: GoSDK, Of: More, Limit: 3},
+	{ID: E2BCreate, Of: P50, Limit: 60},
+	{ID: E2BRun, Of: P50, Limit: 6},
+	{ID: E2BFile, Of: P50, Limit: 10},
+	{ID: E2BBurst, Of: P50, Limit: 4000},
 	{ID: CLI, Peer: Bwrap, Of: Ratio, Limit: 1.3},
 	{ID: CLI, Peer: Crun, Of: Ratio, Limit: 1},
 	{ID: CLI, Peer: Runc, Of: Ratio, Limit: 0.5},
