@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/carrel-dev/carrel/internal/archive"
 	"github.com/carrel-dev/carrel/internal/bridge"
 	"github.com/carrel-dev/carrel/internal/build"
@@ -30,7 +32,16 @@ func main() {
 		os.Exit(archive.ExitFailed)
 	}
 	if len(os.Args) == 2 && os.Args[1] == "files" {
-		os.Exit(fileprog.Run(context.Background(), os.Stdin, os.Stdout))
+		os.Exit(fileprog.Run(context.Background(), os.Stdin, os.Stdout, direct()))
 	}
 	os.Exit(archive.Run(context.Background(), build.Version(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// direct is the third descriptor under another number: at the end of a pipe that is the second or the third, Go ends a program.
+func direct() *os.File {
+	fd, err := unix.FcntlInt(uintptr(unix.Stderr), unix.F_DUPFD_CLOEXEC, unix.Stderr+1)
+	if err != nil {
+		return os.Stderr
+	}
+	return os.NewFile(uintptr(fd), "direct")
 }

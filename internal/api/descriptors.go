@@ -120,7 +120,7 @@ func (x *session) handle(ctx context.Context, c *jsonrpc.Conn, req *jsonrpc.Requ
 		return nil, nil, fmt.Errorf("cannot accept a request of %d bytes for %s: at most %d are allowed: %w", len(req.Params), req.Method,
 			n, errdefs.ErrResourceExhausted)
 	}
-	if len(req.FDs) > 0 && req.Method != fdapi.Create {
+	if len(req.FDs) > 0 && !brings[req.Method] {
 		return nil, nil, jsonrpc.Hangup(fmt.Errorf("cannot accept %s: it brings descriptors: %w", req.Method, errdefs.ErrInvalidArgument))
 	}
 	at, err := x.server.places.take(ctx, x.caller.Owner())
@@ -135,6 +135,9 @@ func (x *session) handle(ctx context.Context, c *jsonrpc.Conn, req *jsonrpc.Requ
 	}
 	return res, carried.out, nil
 }
+
+// brings are the calls that come with a descriptor.
+var brings = map[string]bool{fdapi.Create: true, fdapi.Read: true, fdapi.Write: true}
 
 // carriage is what a call over a connection with descriptors brings and takes.
 type carriage struct {

@@ -50,6 +50,9 @@ var values = map[string][2]any{
 	"WaitRequest.command_id":        {"c-0123456789abcdef", "c-fedcba9876543210"},
 	"ReadFileRequest.raw_path":      {"\xff", "\n"},
 	"WriteFileStart.raw_path":       {"\xff", "\n"},
+	"ReadBySocketRequest.raw_path":  {"\xff", "\n"},
+	"WriteBySocketRequest.raw_path": {"\xff", "\n"},
+	"WriteBySocketRequest.mode":     {0o600, 0o755},
 	"ListFilesRequest.raw_path":     {"\xff", "\n"},
 	"StatFileRequest.raw_path":      {"\xff", "\n"},
 	"MakeDirectoryRequest.raw_path": {"\xff", "\n"},
@@ -98,10 +101,10 @@ var notFirst = map[string]bool{
 }
 
 // served are the procedures that a connection with descriptors takes.
-var served = []string{fdapi.Create, fdapi.Exec, fdapi.Spawn, fdapi.Attach, fdapi.Signal, fdapi.Resize}
+var served = []string{fdapi.Create, fdapi.Exec, fdapi.Spawn, fdapi.Attach, fdapi.Signal, fdapi.Resize, fdapi.Read, fdapi.Write}
 
 // carried is what takes such a connection: a procedure, or a field of its request.
-var carried = map[string]bool{fdapi.Spawn: true, fdapi.Attach: true, "CreateRequest.mounts": true}
+var carried = map[string]bool{fdapi.Spawn: true, fdapi.Attach: true, fdapi.Read: true, fdapi.Write: true, "CreateRequest.mounts": true}
 
 // transport is one protocol on one kind of connection.
 type transport struct {

@@ -18,6 +18,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/api/apitest"
+	"github.com/carrel-dev/carrel/internal/fdapi"
 	"github.com/carrel-dev/carrel/internal/grant"
 	"github.com/carrel-dev/carrel/internal/principal"
 )
@@ -103,7 +104,7 @@ func byHTTP(ctx context.Context, c *http.Client, base string, opts []connect.Cli
 	}
 }
 
-// byDescriptors sends as the SDK does; with mounts comes a grant.
+// byDescriptors sends as the SDK does; with mounts comes a grant, and with the bytes of files a socket.
 func byDescriptors(t *testing.T, socket string) func(procedure, ...proto.Message) error {
 	t.Helper()
 	c, _ := handOver(t, socket)
@@ -116,6 +117,11 @@ func byDescriptors(t *testing.T, socket string) func(procedure, ...proto.Message
 		var with []*os.File
 		if r, ok := messages[0].(*carrelv1.CreateRequest); ok && len(r.GetMounts()) > 0 {
 			with = []*os.File{far}
+		}
+		if at := pathOf(p); at == fdapi.Read || at == fdapi.Write {
+			ours, theirs := sockets(t)
+			defer ours.Close()
+			with = []*os.File{theirs}
 		}
 		_, err := c.Call(t.Context(), pathOf(p), messages[0], new(json.RawMessage), with...)
 		return err

@@ -194,6 +194,8 @@ func NewServer(g Gate, opts Options) *Server {
 		fdapi.Attach: unary(commands{s}.Attach),
 		fdapi.Signal: unary(commands{s}.Signal),
 		fdapi.Resize: unary(commands{s}.Resize),
+		fdapi.Read:   unary(filesAPI{s}.ReadBySocket),
+		fdapi.Write:  unary(filesAPI{s}.WriteBySocket),
 	}
 	s.handlers[terminalsPath] = http.HandlerFunc(s.terminal)
 	s.handlers[metricsPath] = http.NotFoundHandler()

@@ -41,13 +41,15 @@ const (
 	Attach = "CommandService/Attach"
 	Signal = "CommandService/Signal"
 	Resize = "CommandService/Resize"
+	Read   = "FileService/ReadBySocket"
+	Write  = "FileService/WriteBySocket"
 	Exited = "Exited"
 )
 
 // Limits of one connection.
 const (
 	// MaxFDs is the most descriptors in one message from the daemon. A client sends one, with
-	// Create, and else none.
+	// Create, Read and Write, and else none.
 	MaxFDs = 3
 	// MaxCommands is how many commands may be attached to it at once.
 	MaxCommands = 64

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 
 	"github.com/containerd/errdefs"
@@ -26,6 +27,9 @@ import (
 //	│◄────────────────────────────────────────────────────┤
 //	│ result {"bytes":…,"entries":…,"error":…,"kind":…}   │
 //	│◄────────────────────────────────────────────────────┤ and the process ends
+//
+// With "direct", data and end of both directions are on the program's stderr, a socket whose other end a client of the
+// daemon's host has, and the answer has a progress at least every second while they move.
 //
 // A frame is its kind, one byte, the length of what follows, four bytes, the highest first, and that. A stream
 // that ends before "end" or "result" was broken off: what was being written is given up.
@@ -110,6 +114,8 @@ type Request struct {
 	// Name is a pattern of names as of path.Match, and Text a regular expression of RE2's, for Search.
 	Name string `json:"name,omitempty"`
 	Text string `json:"text,omitempty"`
+	// Direct has data come and go over the program's third descriptor, and not with the request and the answer.
+	Direct bool `json:"direct,omitempty"`
 	// Change says what Patch does with the text that follows, and ID is the change that Undo undoes.
 	Change *Change `json:"change,omitempty"`
 	ID     string  `json:"id,omitempty"`
@@ -349,6 +355,9 @@ func (e *Entry) Weigh() int { return len(e.Path) + len(e.Target) + len(e.Text) +
 
 // Streams are what goes in and out beside a request and its result. Each is needed by the operations that have it.
 type Streams struct {
+	// Socket, if set, takes the place of In and Out: a Unix stream socket over which the program and whoever has the other end
+	// send Data and End. It is closed by whoever made it.
+	Socket *os.File
 	// In is what Write and Unpack take: io.EOF says that it is whole. Its Close ends a Read that waits.
 	In io.ReadCloser
 	// Out gets what Read and Pack give.

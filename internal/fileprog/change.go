@@ -199,7 +199,7 @@ func (s *served) pack() error {
 		return s.explain("read", p.shown, err)
 	}
 	defer d.Close()
-	sum, err := filetree.Pack(s.ctx, s.out, d, name, as, filetree.Defaults(), nil)
+	sum, err := filetree.Pack(s.ctx, s.data, d, name, as, filetree.Defaults(), nil)
 	s.summed(sum)
 	return s.explain("read", p.shown, err)
 }

@@ -32,18 +32,19 @@ const (
 	processors = 2
 )
 
-// Run serves the request that in begins with, and writes its answer to out. It returns the exit status, which is 0
-// where the answer is whole, whatever it says.
-func Run(ctx context.Context, in io.Reader, out io.Writer) int {
+// Run serves the request that in begins with, and writes its answer to out. What the request sends or takes goes over
+// direct, if it says so. It returns the exit status, which is 0 where the answer is whole, whatever it says.
+func Run(ctx context.Context, in io.Reader, out io.Writer, direct io.ReadWriter) int {
 	debug.SetMemoryLimit(memory)
 	runtime.GOMAXPROCS(processors)
 	unix.Umask(0)
-	return Serve(ctx, "/", in, out)
+	return Serve(ctx, "/", in, out, direct)
 }
 
 // Serve is Run with another directory in the place of "/".
-func Serve(ctx context.Context, root string, in io.Reader, out io.Writer) int {
-	s := &served{ctx: ctx, frames: &fileapi.Reader{R: in}, out: &fileapi.Writer{W: out}, rootPath: root}
+func Serve(ctx context.Context, root string, in io.Reader, out io.Writer, direct io.ReadWriter) int {
+	s := &served{ctx: ctx, frames: &fileapi.Reader{R: in}, out: &fileapi.Writer{W: out}, direct: direct, rootPath: root}
+	s.data = s.out
 	defer s.close()
 	err := s.run()
 	if err != nil {
@@ -57,9 +58,12 @@ func Serve(ctx context.Context, root string, in io.Reader, out io.Writer) int {
 
 // served is one request.
 type served struct {
-	ctx      context.Context
-	frames   *fileapi.Reader
-	out      *fileapi.Writer
+	ctx    context.Context
+	frames *fileapi.Reader
+	out    *fileapi.Writer
+	// data is where what is read goes: out, or direct.
+	data     io.Writer
+	direct   io.ReadWriter
 	rootPath string
 	req      fileapi.Request
 	res      fileapi.Result
@@ -97,7 +101,10 @@ func (s *served) run() error {
 	if f == nil {
 		return fmt.Errorf("cannot do %q with files: there is no such operation: %w", s.req.Op, errdefs.ErrInvalidArgument)
 	}
-	return f(s)
+	if !s.req.Direct {
+		return f(s)
+	}
+	return s.directly(f)
 }
 
 // place is where a path leads: a name below the home or below the root, which no link leads out of.

@@ -95,7 +95,7 @@ func (x tree) ask(t testing.TB, r fileapi.Request, data ...string) answer {
 func serve(t testing.TB, root string, in io.Reader) (a answer) {
 	t.Helper()
 	var out bytes.Buffer
-	if code := fileprog.Serve(t.Context(), root, in, &out); code != 0 {
+	if code := fileprog.Serve(t.Context(), root, in, &out, nil); code != 0 {
 		t.Fatalf("it ended with %d", code)
 	}
 	frames := &fileapi.Reader{R: &out}

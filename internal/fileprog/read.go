@@ -67,7 +67,7 @@ func (s *served) read() error {
 	for {
 		n, err := part.Read(buf)
 		if n > 0 {
-			if err := s.out.Send(fileapi.Data, buf[:n]); err != nil {
+			if _, err := s.data.Write(buf[:n]); err != nil {
 				return err
 			}
 			s.res.Bytes += int64(n)

@@ -31,7 +31,7 @@ func (x tree) watch(t *testing.T, path string) *watched {
 	_, err = in.Write(request(t, op(fileapi.Watch, path), nil, false).Bytes())
 	must(t, err)
 	go func() {
-		v.ended <- fileprog.Serve(t.Context(), x.root, r, w)
+		v.ended <- fileprog.Serve(t.Context(), x.root, r, w, nil)
 		w.Close()
 		r.Close()
 	}()

@@ -67,9 +67,17 @@ func (f *Files) run(ctx context.Context, rt runtime.Runtime, p permit.Permit, r 
 	defer give(nil)
 	x := &exchange{req: r, s: s, still: time.AfterFunc(patience, func() { give(errStill) })}
 	defer x.still.Stop()
-	proc, err := rt.Spawn(ctx, p, execapi.ExecParams{
+	params := execapi.ExecParams{
 		ID: id.NewCommand(), Argv: []string{"carrel-archive", "files"}, Program: true, Stdin: execapi.Pipe, Stdout: execapi.Pipe,
-	}, false, program)
+	}
+	sent := []*os.File{program}
+	if r.Direct = s.Socket != nil; r.Direct {
+		params.Stderr, sent = execapi.FD, append(sent, s.Socket)
+	}
+	proc, err := rt.Spawn(ctx, p, params, false, sent...)
+	if err == nil && r.Direct {
+		err = s.Socket.Close() // so that the other end sees the program's end
+	}
 	if err != nil {
 		return res, err
 	}
@@ -92,12 +100,12 @@ func (f *Files) run(ctx context.Context, rt runtime.Runtime, p permit.Permit, r 
 	}
 	defer context.AfterFunc(ctx, func() { letGo(); _ = proc.Close() })()
 
-	sent := make(chan struct{})
+	all := make(chan struct{})
 	var sendErr error
 	go func() {
 		sendErr = x.send(files[0])
 		broken := sendErr != nil
-		close(sent) // before the program hears of it, and says that it was broken off
+		close(all) // before the program hears of it, and says that it was broken off
 		if broken {
 			_ = files[0].Close() // what is not whole is given up
 		}
@@ -105,14 +113,14 @@ func (f *Files) run(ctx context.Context, rt runtime.Runtime, p permit.Permit, r 
 	res, err = x.receive(files[1])
 	var serr error
 	select {
-	case <-sent:
+	case <-all:
 		serr = sendErr
 	default: // the answer came first, and what is still to be sent has no use
 		letGo()
 		if s.In != nil {
 			_ = s.In.Close()
 		}
-		<-sent
+		<-all
 	}
 	switch {
 	case ctx.Err() != nil:

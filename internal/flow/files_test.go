@@ -48,7 +48,7 @@ func onDisk(t *testing.T) (home string, answers func(in, out *os.File)) {
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	return home, func(in, out *os.File) { fileprog.Serve(context.WithoutCancel(t.Context()), root, in, out) }
+	return home, func(in, out *os.File) { fileprog.Serve(context.WithoutCancel(t.Context()), root, in, out, nil) }
 }
 
 // scripted answers a request with bytes, whatever it is.

@@ -286,7 +286,7 @@ var Table = []Row{
 	{
 		Name: ReadFile, Words: "read files of", Needs: p.Run, On: Workspace, Class: Read,
 		Help:  "Print a file of a workspace",
-		Calls: []Call{{"FileService/ReadFile", Small, true}, {"FileService/PackFiles", Small, true}},
+		Calls: []Call{{"FileService/ReadFile", Small, true}, {"FileService/PackFiles", Small, true}, {"FileService/ReadBySocket", Small, false}},
 	},
 	{
 		Name: ListFiles, Words: "look at the files of", Needs: p.Run, On: Workspace, Class: Read,
@@ -300,8 +300,10 @@ var Table = []Row{
 	},
 	{
 		Name: WriteFile, Words: "write files of", Needs: p.Run, On: Workspace, Class: Change,
-		Help:   "Write a file of a workspace",
-		Calls:  []Call{{"FileService/WriteFile", Large, true}, {"FileService/UnpackFiles", Large, true}},
+		Help: "Write a file of a workspace",
+		Calls: []Call{
+			{"FileService/WriteFile", Large, true}, {"FileService/UnpackFiles", Large, true}, {"FileService/WriteBySocket", Small, false},
+		},
 		Judged: rule(Rule{Name: "file.write", Risk: 20, Reason: "writes files of the workspace's own, with the rights of its commands"}),
 	},
 	{

@@ -68,9 +68,10 @@ type Client struct {
 	transport *transport
 	opts      []connect.ClientOption
 
-	mu     sync.Mutex
-	idle   []*session // upgraded connections for Exec
-	closed bool
+	mu      sync.Mutex
+	idle    []*session // upgraded connections for Exec
+	sockets knows
+	closed  bool
 }
 
 // New returns a client of the daemon that opts name. It does not connect; a host

@@ -22,6 +22,15 @@ const filePiece = 256 << 10
 // Errors: not_found, permission_denied (the workspace's own user may not, or a link leads out), failed_precondition
 // (it is no regular file, the workspace is paused), unavailable (it was broken off).
 func (c *Client) ReadFile(ctx context.Context, req *carrelv1.ReadFileRequest, w io.Writer) (*carrelv1.FileEntry, error) {
+	if c.host.direct() {
+		var res carrelv1.ReadBySocketResponse
+		done, err := c.readBySocket(ctx, &carrelv1.ReadBySocketRequest{
+			Workspace: req.GetWorkspace(), Path: req.GetPath(), RawPath: req.GetRawPath(), Offset: req.GetOffset(), Length: req.GetLength(),
+		}, &res, w)
+		if done {
+			return res.GetFile(), err
+		}
+	}
 	s, err := c.Files().ReadFile(ctx, connect.NewRequest(req))
 	if err != nil {
 		return nil, err
@@ -45,6 +54,15 @@ func (c *Client) ReadFile(ctx context.Context, req *carrelv1.ReadFileRequest, w 
 //
 // Errors: as of ReadFile.
 func (c *Client) PackFiles(ctx context.Context, req *carrelv1.PackFilesRequest, w io.Writer) (*carrelv1.FilesSummary, error) {
+	if c.host.direct() {
+		var res carrelv1.ReadBySocketResponse
+		done, err := c.readBySocket(ctx, &carrelv1.ReadBySocketRequest{
+			Workspace: req.GetWorkspace(), Path: req.GetPath(), RawPath: req.GetRawPath(), Tree: true, As: req.GetAs(),
+		}, &res, w)
+		if done {
+			return res.GetSummary(), err
+		}
+	}
 	s, err := c.Files().PackFiles(ctx, connect.NewRequest(req))
 	if err != nil {
 		return nil, err
@@ -76,6 +94,16 @@ func wholeFiles(err error, done bool) error {
 // Errors: already_exists (keep is set), resource_exhausted (disk, limits), and as of ReadFile. After unavailable
 // without "cannot" of the daemon's own it is not known whether all had arrived.
 func (c *Client) WriteFile(ctx context.Context, start *carrelv1.WriteFileStart, r io.Reader) (*carrelv1.FileEntry, error) {
+	if c.host.direct() {
+		var res carrelv1.WriteBySocketResponse
+		done, err := c.writeBySocket(ctx, &carrelv1.WriteBySocketRequest{
+			Workspace: start.GetWorkspace(), Path: start.GetPath(), RawPath: start.GetRawPath(), Mode: start.Mode, Parents: start.GetParents(),
+			Keep: start.GetKeep(),
+		}, &res, r)
+		if done {
+			return res.GetFile(), err
+		}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s := c.Files().WriteFile(ctx)
@@ -99,6 +127,15 @@ func (c *Client) WriteFile(ctx context.Context, start *carrelv1.WriteFileStart, 
 //
 // Errors: as of WriteFile; invalid_argument (it is no tar stream, or a name leads out or through a link).
 func (c *Client) UnpackFiles(ctx context.Context, start *carrelv1.UnpackFilesStart, r io.Reader) (*carrelv1.FilesSummary, error) {
+	if c.host.direct() {
+		var res carrelv1.WriteBySocketResponse
+		done, err := c.writeBySocket(ctx, &carrelv1.WriteBySocketRequest{
+			Workspace: start.GetWorkspace(), Path: start.GetPath(), RawPath: start.GetRawPath(), Parents: start.GetParents(), Tree: true,
+		}, &res, r)
+		if done {
+			return res.GetSummary(), err
+		}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s := c.Files().UnpackFiles(ctx)

@@ -1,6 +1,8 @@
 package root_test
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -100,6 +102,52 @@ func TestAWriteThatIsKilled(t *testing.T) {
 	if r := h.try(nil, "", "audit", "verify"); r.code != 0 {
 		t.Errorf("%+v", r)
 	}
+}
+
+// On the daemon's host the bytes of files do not go through the daemon, and its record says how many there were.
+func TestFilesGoBySocket(t *testing.T) {
+	h := newHostFor(t)
+	d := h.desk(t)
+	daemon := h.part(t, "daemon")
+	read := func() (n int64) {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", daemon))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Sscanf(string(b), "rchar: %d", &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	const size = 32 << 20
+	large := filepath.Join(t.TempDir(), "large")
+	if err := os.WriteFile(large, bytes.Repeat([]byte("0123456789abcdef"), size/16), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	mark := h.mark(t)
+	before := read()
+	h.carrel(t, "cp", large, d.Key+":large")
+	h.carrel(t, "cp", d.Key+":large", large+".back")
+	if r := h.try(nil, "", "files", "cat", d.Key, "large"); r.code != 0 || len(r.out) != size {
+		t.Errorf("%d bytes, %d", len(r.out), r.code)
+	}
+	if n := read() - before; n > size/4 { // it reads the program for files once, 4 MB
+		t.Errorf("the daemon has read %d bytes", n)
+	}
+	if a, b := fileSum(t, large), fileSum(t, large+".back"); a != b {
+		t.Errorf("they differ: %s, %s", a, b)
+	}
+	h.recorded(t, mark, `"kind":"file.write"`, `"tree":true`)
+	h.recorded(t, mark, fmt.Sprintf(`"bytes":%d`, size))
+}
+
+func fileSum(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(b))
 }
 
 // What is done is recorded, with paths and numbers and without bytes; changes before they happen.

@@ -14338,6 +14338,305 @@ func (x *UnpackFilesResponse) GetSummary() *FilesSummary {
 	return nil
 }
 
+type ReadBySocketRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Path      string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath   []byte                 `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// The part of a file that is wanted, in bytes; a length of 0 is to the end. Of a tree there are no parts.
+	Offset int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
+	Length int64 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
+	// A tar stream, as of PackFiles.
+	Tree bool `protobuf:"varint,6,opt,name=tree,proto3" json:"tree,omitempty"`
+	// What the tar stream calls the file or the tree; empty is its name.
+	As            string `protobuf:"bytes,7,opt,name=as,proto3" json:"as,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadBySocketRequest) Reset() {
+	*x = ReadBySocketRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[200]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadBySocketRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadBySocketRequest) ProtoMessage() {}
+
+func (x *ReadBySocketRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[200]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadBySocketRequest.ProtoReflect.Descriptor instead.
+func (*ReadBySocketRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{200}
+}
+
+func (x *ReadBySocketRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *ReadBySocketRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ReadBySocketRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *ReadBySocketRequest) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *ReadBySocketRequest) GetLength() int64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+func (x *ReadBySocketRequest) GetTree() bool {
+	if x != nil {
+		return x.Tree
+	}
+	return false
+}
+
+func (x *ReadBySocketRequest) GetAs() string {
+	if x != nil {
+		return x.As
+	}
+	return ""
+}
+
+type WriteBySocketRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Path      string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath   []byte                 `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// As of WriteFileStart; a tree has its own.
+	Mode *uint32 `protobuf:"varint,4,opt,name=mode,proto3,oneof" json:"mode,omitempty"`
+	// Missing directories above are made; of a tree, that directory too.
+	Parents bool `protobuf:"varint,5,opt,name=parents,proto3" json:"parents,omitempty"`
+	// As of WriteFileStart; a tree replaces files.
+	Keep bool `protobuf:"varint,6,opt,name=keep,proto3" json:"keep,omitempty"`
+	// A tar stream, as of UnpackFiles.
+	Tree          bool `protobuf:"varint,7,opt,name=tree,proto3" json:"tree,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteBySocketRequest) Reset() {
+	*x = WriteBySocketRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[201]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteBySocketRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteBySocketRequest) ProtoMessage() {}
+
+func (x *WriteBySocketRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[201]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteBySocketRequest.ProtoReflect.Descriptor instead.
+func (*WriteBySocketRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{201}
+}
+
+func (x *WriteBySocketRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *WriteBySocketRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *WriteBySocketRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *WriteBySocketRequest) GetMode() uint32 {
+	if x != nil && x.Mode != nil {
+		return *x.Mode
+	}
+	return 0
+}
+
+func (x *WriteBySocketRequest) GetParents() bool {
+	if x != nil {
+		return x.Parents
+	}
+	return false
+}
+
+func (x *WriteBySocketRequest) GetKeep() bool {
+	if x != nil {
+		return x.Keep
+	}
+	return false
+}
+
+func (x *WriteBySocketRequest) GetTree() bool {
+	if x != nil {
+		return x.Tree
+	}
+	return false
+}
+
+type ReadBySocketResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of one file.
+	File *FileEntry `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	// Of a tree.
+	Summary       *FilesSummary `protobuf:"bytes,2,opt,name=summary,proto3" json:"summary,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadBySocketResponse) Reset() {
+	*x = ReadBySocketResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[202]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadBySocketResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadBySocketResponse) ProtoMessage() {}
+
+func (x *ReadBySocketResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[202]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadBySocketResponse.ProtoReflect.Descriptor instead.
+func (*ReadBySocketResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{202}
+}
+
+func (x *ReadBySocketResponse) GetFile() *FileEntry {
+	if x != nil {
+		return x.File
+	}
+	return nil
+}
+
+func (x *ReadBySocketResponse) GetSummary() *FilesSummary {
+	if x != nil {
+		return x.Summary
+	}
+	return nil
+}
+
+type WriteBySocketResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of one file.
+	File *FileEntry `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	// Of a tree.
+	Summary       *FilesSummary `protobuf:"bytes,2,opt,name=summary,proto3" json:"summary,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteBySocketResponse) Reset() {
+	*x = WriteBySocketResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[203]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteBySocketResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteBySocketResponse) ProtoMessage() {}
+
+func (x *WriteBySocketResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[203]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteBySocketResponse.ProtoReflect.Descriptor instead.
+func (*WriteBySocketResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{203}
+}
+
+func (x *WriteBySocketResponse) GetFile() *FileEntry {
+	if x != nil {
+		return x.File
+	}
+	return nil
+}
+
+func (x *WriteBySocketResponse) GetSummary() *FilesSummary {
+	if x != nil {
+		return x.Summary
+	}
+	return nil
+}
+
 type SearchFilesRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
@@ -14358,7 +14657,7 @@ type SearchFilesRequest struct {
 
 func (x *SearchFilesRequest) Reset() {
 	*x = SearchFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[200]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[204]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14370,7 +14669,7 @@ func (x *SearchFilesRequest) String() string {
 func (*SearchFilesRequest) ProtoMessage() {}
 
 func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[200]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[204]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14383,7 +14682,7 @@ func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesRequest.ProtoReflect.Descriptor instead.
 func (*SearchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{200}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{204}
 }
 
 func (x *SearchFilesRequest) GetWorkspace() string {
@@ -14447,7 +14746,7 @@ type SearchFilesResponse struct {
 
 func (x *SearchFilesResponse) Reset() {
 	*x = SearchFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[201]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[205]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14459,7 +14758,7 @@ func (x *SearchFilesResponse) String() string {
 func (*SearchFilesResponse) ProtoMessage() {}
 
 func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[201]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[205]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14472,7 +14771,7 @@ func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesResponse.ProtoReflect.Descriptor instead.
 func (*SearchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{201}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{205}
 }
 
 func (x *SearchFilesResponse) GetMatches() []*FileEntry {
@@ -14510,7 +14809,7 @@ type WatchFilesRequest struct {
 
 func (x *WatchFilesRequest) Reset() {
 	*x = WatchFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[202]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[206]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14522,7 +14821,7 @@ func (x *WatchFilesRequest) String() string {
 func (*WatchFilesRequest) ProtoMessage() {}
 
 func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[202]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[206]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14535,7 +14834,7 @@ func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesRequest.ProtoReflect.Descriptor instead.
 func (*WatchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{202}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{206}
 }
 
 func (x *WatchFilesRequest) GetWorkspace() string {
@@ -14575,7 +14874,7 @@ type WatchFilesResponse struct {
 
 func (x *WatchFilesResponse) Reset() {
 	*x = WatchFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[203]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[207]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14587,7 +14886,7 @@ func (x *WatchFilesResponse) String() string {
 func (*WatchFilesResponse) ProtoMessage() {}
 
 func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[203]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[207]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14600,7 +14899,7 @@ func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesResponse.ProtoReflect.Descriptor instead.
 func (*WatchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{203}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{207}
 }
 
 func (x *WatchFilesResponse) GetEvents() []*FileEvent {
@@ -14624,7 +14923,7 @@ type FileEvent struct {
 
 func (x *FileEvent) Reset() {
 	*x = FileEvent{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[204]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[208]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14636,7 +14935,7 @@ func (x *FileEvent) String() string {
 func (*FileEvent) ProtoMessage() {}
 
 func (x *FileEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[204]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[208]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14649,7 +14948,7 @@ func (x *FileEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileEvent.ProtoReflect.Descriptor instead.
 func (*FileEvent) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{204}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{208}
 }
 
 func (x *FileEvent) GetPath() string {
@@ -15758,7 +16057,30 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06finish\x18\x03 \x01(\bH\x00R\x06finishB\x06\n" +
 	"\x04kind\"H\n" +
 	"\x13UnpackFilesResponse\x121\n" +
-	"\asummary\x18\x01 \x01(\v2\x17.carrel.v1.FilesSummaryR\asummary\"\xb5\x01\n" +
+	"\asummary\x18\x01 \x01(\v2\x17.carrel.v1.FilesSummaryR\asummary\"\xb6\x01\n" +
+	"\x13ReadBySocketRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x16\n" +
+	"\x06offset\x18\x04 \x01(\x03R\x06offset\x12\x16\n" +
+	"\x06length\x18\x05 \x01(\x03R\x06length\x12\x12\n" +
+	"\x04tree\x18\x06 \x01(\bR\x04tree\x12\x0e\n" +
+	"\x02as\x18\a \x01(\tR\x02as\"\xc7\x01\n" +
+	"\x14WriteBySocketRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\x17\n" +
+	"\x04mode\x18\x04 \x01(\rH\x00R\x04mode\x88\x01\x01\x12\x18\n" +
+	"\aparents\x18\x05 \x01(\bR\aparents\x12\x12\n" +
+	"\x04keep\x18\x06 \x01(\bR\x04keep\x12\x12\n" +
+	"\x04tree\x18\a \x01(\bR\x04treeB\a\n" +
+	"\x05_mode\"s\n" +
+	"\x14ReadBySocketResponse\x12(\n" +
+	"\x04file\x18\x01 \x01(\v2\x14.carrel.v1.FileEntryR\x04file\x121\n" +
+	"\asummary\x18\x02 \x01(\v2\x17.carrel.v1.FilesSummaryR\asummary\"t\n" +
+	"\x15WriteBySocketResponse\x12(\n" +
+	"\x04file\x18\x01 \x01(\v2\x14.carrel.v1.FileEntryR\x04file\x121\n" +
+	"\asummary\x18\x02 \x01(\v2\x17.carrel.v1.FilesSummaryR\asummary\"\xb5\x01\n" +
 	"\x12SearchFilesRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
@@ -15816,7 +16138,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\aRestore\x12\x19.carrel.v1.RestoreRequest\x1a\x1a.carrel.v1.RestoreResponse(\x010\x01\x12O\n" +
 	"\fListArchives\x12\x1e.carrel.v1.ListArchivesRequest\x1a\x1f.carrel.v1.ListArchivesResponse\x12N\n" +
 	"\vReadArchive\x12\x1d.carrel.v1.ReadArchiveRequest\x1a\x1e.carrel.v1.ReadArchiveResponse0\x01\x12R\n" +
-	"\rRemoveArchive\x12\x1f.carrel.v1.RemoveArchiveRequest\x1a .carrel.v1.RemoveArchiveResponse2\xda\a\n" +
+	"\rRemoveArchive\x12\x1f.carrel.v1.RemoveArchiveRequest\x1a .carrel.v1.RemoveArchiveResponse2\xff\b\n" +
 	"\vFileService\x12E\n" +
 	"\bReadFile\x12\x1a.carrel.v1.ReadFileRequest\x1a\x1b.carrel.v1.ReadFileResponse0\x01\x12H\n" +
 	"\tWriteFile\x12\x1b.carrel.v1.WriteFileRequest\x1a\x1c.carrel.v1.WriteFileResponse(\x01\x12F\n" +
@@ -15827,7 +16149,9 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\n" +
 	"RemoveFile\x12\x1c.carrel.v1.RemoveFileRequest\x1a\x1d.carrel.v1.RemoveFileResponse\x12H\n" +
 	"\tPackFiles\x12\x1b.carrel.v1.PackFilesRequest\x1a\x1c.carrel.v1.PackFilesResponse0\x01\x12N\n" +
-	"\vUnpackFiles\x12\x1d.carrel.v1.UnpackFilesRequest\x1a\x1e.carrel.v1.UnpackFilesResponse(\x01\x12L\n" +
+	"\vUnpackFiles\x12\x1d.carrel.v1.UnpackFilesRequest\x1a\x1e.carrel.v1.UnpackFilesResponse(\x01\x12O\n" +
+	"\fReadBySocket\x12\x1e.carrel.v1.ReadBySocketRequest\x1a\x1f.carrel.v1.ReadBySocketResponse\x12R\n" +
+	"\rWriteBySocket\x12\x1f.carrel.v1.WriteBySocketRequest\x1a .carrel.v1.WriteBySocketResponse\x12L\n" +
 	"\vSearchFiles\x12\x1d.carrel.v1.SearchFilesRequest\x1a\x1e.carrel.v1.SearchFilesResponse\x12K\n" +
 	"\n" +
 	"WatchFiles\x12\x1c.carrel.v1.WatchFilesRequest\x1a\x1d.carrel.v1.WatchFilesResponse0\x01\x12L\n" +
@@ -15893,7 +16217,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 207)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 211)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -16095,13 +16419,17 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*UnpackFilesStart)(nil),         // 197: carrel.v1.UnpackFilesStart
 	(*UnpackFilesRequest)(nil),       // 198: carrel.v1.UnpackFilesRequest
 	(*UnpackFilesResponse)(nil),      // 199: carrel.v1.UnpackFilesResponse
-	(*SearchFilesRequest)(nil),       // 200: carrel.v1.SearchFilesRequest
-	(*SearchFilesResponse)(nil),      // 201: carrel.v1.SearchFilesResponse
-	(*WatchFilesRequest)(nil),        // 202: carrel.v1.WatchFilesRequest
-	(*WatchFilesResponse)(nil),       // 203: carrel.v1.WatchFilesResponse
-	(*FileEvent)(nil),                // 204: carrel.v1.FileEvent
-	nil,                              // 205: carrel.v1.Command.EnvEntry
-	nil,                              // 206: carrel.v1.AgentPatch.ModesEntry
+	(*ReadBySocketRequest)(nil),      // 200: carrel.v1.ReadBySocketRequest
+	(*WriteBySocketRequest)(nil),     // 201: carrel.v1.WriteBySocketRequest
+	(*ReadBySocketResponse)(nil),     // 202: carrel.v1.ReadBySocketResponse
+	(*WriteBySocketResponse)(nil),    // 203: carrel.v1.WriteBySocketResponse
+	(*SearchFilesRequest)(nil),       // 204: carrel.v1.SearchFilesRequest
+	(*SearchFilesResponse)(nil),      // 205: carrel.v1.SearchFilesResponse
+	(*WatchFilesRequest)(nil),        // 206: carrel.v1.WatchFilesRequest
+	(*WatchFilesResponse)(nil),       // 207: carrel.v1.WatchFilesResponse
+	(*FileEvent)(nil),                // 208: carrel.v1.FileEvent
+	nil,                              // 209: carrel.v1.Command.EnvEntry
+	nil,                              // 210: carrel.v1.AgentPatch.ModesEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -16133,7 +16461,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	34,  // 26: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
 	37,  // 27: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
 	3,   // 28: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	205, // 29: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	209, // 29: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
 	42,  // 30: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
 	43,  // 31: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
 	42,  // 32: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
@@ -16187,7 +16515,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	125, // 80: carrel.v1.ServeRequest.start:type_name -> carrel.v1.ServeStart
 	130, // 81: carrel.v1.ServeRequest.result:type_name -> carrel.v1.StepResult
 	127, // 82: carrel.v1.ServeRequest.patched:type_name -> carrel.v1.PatchResult
-	206, // 83: carrel.v1.AgentPatch.modes:type_name -> carrel.v1.AgentPatch.ModesEntry
+	210, // 83: carrel.v1.AgentPatch.modes:type_name -> carrel.v1.AgentPatch.ModesEntry
 	128, // 84: carrel.v1.PatchResult.parts:type_name -> carrel.v1.PatchPart
 	43,  // 85: carrel.v1.StepResult.status:type_name -> carrel.v1.Status
 	129, // 86: carrel.v1.ServeResponse.step:type_name -> carrel.v1.AgentStep
@@ -16224,167 +16552,175 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	174, // 117: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
 	197, // 118: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
 	174, // 119: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
-	173, // 120: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
-	204, // 121: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
-	6,   // 122: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	8,   // 123: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	10,  // 124: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	16,  // 125: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	18,  // 126: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	40,  // 127: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	19,  // 128: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
-	21,  // 129: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	23,  // 130: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	25,  // 131: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	27,  // 132: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
-	30,  // 133: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
-	33,  // 134: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	36,  // 135: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	44,  // 136: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	48,  // 137: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	50,  // 138: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	55,  // 139: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	53,  // 140: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
-	57,  // 141: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	59,  // 142: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	61,  // 143: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	63,  // 144: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	65,  // 145: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	71,  // 146: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	69,  // 147: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
-	142, // 148: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	145, // 149: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	147, // 150: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	149, // 151: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	151, // 152: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	175, // 153: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
-	178, // 154: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
-	180, // 155: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
-	182, // 156: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
-	184, // 157: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
-	186, // 158: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
-	193, // 159: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
-	195, // 160: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
-	198, // 161: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
-	200, // 162: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
-	202, // 163: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
-	188, // 164: carrel.v1.FileService.ListPatches:input_type -> carrel.v1.ListPatchesRequest
-	191, // 165: carrel.v1.FileService.UndoPatch:input_type -> carrel.v1.UndoPatchRequest
-	73,  // 166: carrel.v1.PortService.Publish:input_type -> carrel.v1.PublishRequest
-	76,  // 167: carrel.v1.PortService.Connect:input_type -> carrel.v1.ConnectRequest
-	78,  // 168: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	86,  // 169: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	80,  // 170: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	83,  // 171: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	91,  // 172: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	93,  // 173: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	95,  // 174: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	97,  // 175: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	99,  // 176: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	102, // 177: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
-	104, // 178: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
-	106, // 179: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
-	108, // 180: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
-	110, // 181: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
-	115, // 182: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
-	120, // 183: carrel.v1.TaskService.RunTask:input_type -> carrel.v1.RunTaskRequest
-	132, // 184: carrel.v1.TaskService.ListTasks:input_type -> carrel.v1.ListTasksRequest
-	134, // 185: carrel.v1.TaskService.GetTask:input_type -> carrel.v1.GetTaskRequest
-	136, // 186: carrel.v1.TaskService.StopTask:input_type -> carrel.v1.StopTaskRequest
-	138, // 187: carrel.v1.TaskService.FollowTask:input_type -> carrel.v1.FollowTaskRequest
-	124, // 188: carrel.v1.AgentService.Serve:input_type -> carrel.v1.ServeRequest
-	158, // 189: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	160, // 190: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	162, // 191: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	164, // 192: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	167, // 193: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
-	169, // 194: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	171, // 195: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	88,  // 196: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	153, // 197: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	13,  // 198: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	7,   // 199: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	9,   // 200: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	11,  // 201: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	17,  // 202: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	39,  // 203: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	41,  // 204: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	20,  // 205: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
-	22,  // 206: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	24,  // 207: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	26,  // 208: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	28,  // 209: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
-	31,  // 210: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
-	35,  // 211: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	38,  // 212: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	45,  // 213: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	49,  // 214: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	51,  // 215: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	56,  // 216: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	54,  // 217: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
-	58,  // 218: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	60,  // 219: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	62,  // 220: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	64,  // 221: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	66,  // 222: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	72,  // 223: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	70,  // 224: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
-	143, // 225: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	146, // 226: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	148, // 227: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	150, // 228: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	152, // 229: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	176, // 230: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
-	179, // 231: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
-	181, // 232: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
-	183, // 233: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
-	185, // 234: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
-	187, // 235: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
-	194, // 236: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
-	196, // 237: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
-	199, // 238: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
-	201, // 239: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
-	203, // 240: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
-	189, // 241: carrel.v1.FileService.ListPatches:output_type -> carrel.v1.ListPatchesResponse
-	192, // 242: carrel.v1.FileService.UndoPatch:output_type -> carrel.v1.UndoPatchResponse
-	74,  // 243: carrel.v1.PortService.Publish:output_type -> carrel.v1.PublishResponse
-	77,  // 244: carrel.v1.PortService.Connect:output_type -> carrel.v1.ConnectResponse
-	79,  // 245: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	87,  // 246: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	81,  // 247: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	84,  // 248: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	92,  // 249: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	94,  // 250: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	96,  // 251: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	98,  // 252: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	100, // 253: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	103, // 254: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
-	105, // 255: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
-	107, // 256: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
-	109, // 257: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
-	111, // 258: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
-	116, // 259: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
-	123, // 260: carrel.v1.TaskService.RunTask:output_type -> carrel.v1.RunTaskResponse
-	133, // 261: carrel.v1.TaskService.ListTasks:output_type -> carrel.v1.ListTasksResponse
-	135, // 262: carrel.v1.TaskService.GetTask:output_type -> carrel.v1.GetTaskResponse
-	137, // 263: carrel.v1.TaskService.StopTask:output_type -> carrel.v1.StopTaskResponse
-	139, // 264: carrel.v1.TaskService.FollowTask:output_type -> carrel.v1.FollowTaskResponse
-	131, // 265: carrel.v1.AgentService.Serve:output_type -> carrel.v1.ServeResponse
-	159, // 266: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	161, // 267: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	163, // 268: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	165, // 269: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	168, // 270: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
-	170, // 271: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	172, // 272: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	89,  // 273: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	154, // 274: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	14,  // 275: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	199, // [199:276] is the sub-list for method output_type
-	122, // [122:199] is the sub-list for method input_type
-	122, // [122:122] is the sub-list for extension type_name
-	122, // [122:122] is the sub-list for extension extendee
-	0,   // [0:122] is the sub-list for field type_name
+	173, // 120: carrel.v1.ReadBySocketResponse.file:type_name -> carrel.v1.FileEntry
+	174, // 121: carrel.v1.ReadBySocketResponse.summary:type_name -> carrel.v1.FilesSummary
+	173, // 122: carrel.v1.WriteBySocketResponse.file:type_name -> carrel.v1.FileEntry
+	174, // 123: carrel.v1.WriteBySocketResponse.summary:type_name -> carrel.v1.FilesSummary
+	173, // 124: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
+	208, // 125: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
+	6,   // 126: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	8,   // 127: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	10,  // 128: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	16,  // 129: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	18,  // 130: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	40,  // 131: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	19,  // 132: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
+	21,  // 133: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	23,  // 134: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	25,  // 135: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	27,  // 136: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
+	30,  // 137: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
+	33,  // 138: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	36,  // 139: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	44,  // 140: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	48,  // 141: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	50,  // 142: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	55,  // 143: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	53,  // 144: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	57,  // 145: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	59,  // 146: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	61,  // 147: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	63,  // 148: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	65,  // 149: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	71,  // 150: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	69,  // 151: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
+	142, // 152: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	145, // 153: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	147, // 154: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	149, // 155: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	151, // 156: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	175, // 157: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
+	178, // 158: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
+	180, // 159: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
+	182, // 160: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
+	184, // 161: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
+	186, // 162: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
+	193, // 163: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
+	195, // 164: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
+	198, // 165: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
+	200, // 166: carrel.v1.FileService.ReadBySocket:input_type -> carrel.v1.ReadBySocketRequest
+	201, // 167: carrel.v1.FileService.WriteBySocket:input_type -> carrel.v1.WriteBySocketRequest
+	204, // 168: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
+	206, // 169: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
+	188, // 170: carrel.v1.FileService.ListPatches:input_type -> carrel.v1.ListPatchesRequest
+	191, // 171: carrel.v1.FileService.UndoPatch:input_type -> carrel.v1.UndoPatchRequest
+	73,  // 172: carrel.v1.PortService.Publish:input_type -> carrel.v1.PublishRequest
+	76,  // 173: carrel.v1.PortService.Connect:input_type -> carrel.v1.ConnectRequest
+	78,  // 174: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	86,  // 175: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	80,  // 176: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	83,  // 177: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	91,  // 178: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	93,  // 179: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	95,  // 180: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	97,  // 181: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	99,  // 182: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	102, // 183: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
+	104, // 184: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
+	106, // 185: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
+	108, // 186: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
+	110, // 187: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
+	115, // 188: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
+	120, // 189: carrel.v1.TaskService.RunTask:input_type -> carrel.v1.RunTaskRequest
+	132, // 190: carrel.v1.TaskService.ListTasks:input_type -> carrel.v1.ListTasksRequest
+	134, // 191: carrel.v1.TaskService.GetTask:input_type -> carrel.v1.GetTaskRequest
+	136, // 192: carrel.v1.TaskService.StopTask:input_type -> carrel.v1.StopTaskRequest
+	138, // 193: carrel.v1.TaskService.FollowTask:input_type -> carrel.v1.FollowTaskRequest
+	124, // 194: carrel.v1.AgentService.Serve:input_type -> carrel.v1.ServeRequest
+	158, // 195: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	160, // 196: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	162, // 197: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	164, // 198: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	167, // 199: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
+	169, // 200: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	171, // 201: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	88,  // 202: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	153, // 203: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	13,  // 204: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	7,   // 205: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	9,   // 206: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	11,  // 207: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	17,  // 208: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	39,  // 209: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	41,  // 210: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	20,  // 211: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
+	22,  // 212: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	24,  // 213: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	26,  // 214: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	28,  // 215: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
+	31,  // 216: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
+	35,  // 217: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	38,  // 218: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	45,  // 219: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	49,  // 220: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	51,  // 221: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	56,  // 222: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	54,  // 223: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	58,  // 224: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	60,  // 225: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	62,  // 226: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	64,  // 227: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	66,  // 228: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	72,  // 229: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	70,  // 230: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
+	143, // 231: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	146, // 232: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	148, // 233: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	150, // 234: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	152, // 235: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	176, // 236: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
+	179, // 237: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
+	181, // 238: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
+	183, // 239: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
+	185, // 240: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
+	187, // 241: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
+	194, // 242: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
+	196, // 243: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
+	199, // 244: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
+	202, // 245: carrel.v1.FileService.ReadBySocket:output_type -> carrel.v1.ReadBySocketResponse
+	203, // 246: carrel.v1.FileService.WriteBySocket:output_type -> carrel.v1.WriteBySocketResponse
+	205, // 247: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
+	207, // 248: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
+	189, // 249: carrel.v1.FileService.ListPatches:output_type -> carrel.v1.ListPatchesResponse
+	192, // 250: carrel.v1.FileService.UndoPatch:output_type -> carrel.v1.UndoPatchResponse
+	74,  // 251: carrel.v1.PortService.Publish:output_type -> carrel.v1.PublishResponse
+	77,  // 252: carrel.v1.PortService.Connect:output_type -> carrel.v1.ConnectResponse
+	79,  // 253: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	87,  // 254: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	81,  // 255: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	84,  // 256: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	92,  // 257: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	94,  // 258: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	96,  // 259: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	98,  // 260: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	100, // 261: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	103, // 262: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
+	105, // 263: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
+	107, // 264: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
+	109, // 265: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
+	111, // 266: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
+	116, // 267: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
+	123, // 268: carrel.v1.TaskService.RunTask:output_type -> carrel.v1.RunTaskResponse
+	133, // 269: carrel.v1.TaskService.ListTasks:output_type -> carrel.v1.ListTasksResponse
+	135, // 270: carrel.v1.TaskService.GetTask:output_type -> carrel.v1.GetTaskResponse
+	137, // 271: carrel.v1.TaskService.StopTask:output_type -> carrel.v1.StopTaskResponse
+	139, // 272: carrel.v1.TaskService.FollowTask:output_type -> carrel.v1.FollowTaskResponse
+	131, // 273: carrel.v1.AgentService.Serve:output_type -> carrel.v1.ServeResponse
+	159, // 274: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	161, // 275: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	163, // 276: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	165, // 277: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	168, // 278: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
+	170, // 279: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	172, // 280: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	89,  // 281: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	154, // 282: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	14,  // 283: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	205, // [205:284] is the sub-list for method output_type
+	126, // [126:205] is the sub-list for method input_type
+	126, // [126:126] is the sub-list for extension type_name
+	126, // [126:126] is the sub-list for extension extendee
+	0,   // [0:126] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -16472,13 +16808,14 @@ func file_carrel_v1_carrel_proto_init() {
 		(*UnpackFilesRequest_Data)(nil),
 		(*UnpackFilesRequest_Finish)(nil),
 	}
+	file_carrel_v1_carrel_proto_msgTypes[201].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   207,
+			NumMessages:   211,
 			NumExtensions: 0,
 			NumServices:   13,
 		},

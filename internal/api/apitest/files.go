@@ -26,17 +26,24 @@ var fileRows = map[fileapi.Op]operation.Name{
 func (g *Gate) OnFiles(
 	ctx context.Context, p principal.Principal, ref string, r fileapi.Request, s fileapi.Streams,
 ) (res fileapi.Result, err error) {
+	if s.Socket != nil {
+		defer s.Socket.Close()
+		frames := &fileapi.Writer{W: s.Socket}
+		if s.Out = frames; r.Op == fileapi.Write || r.Op == fileapi.Unpack {
+			s.Out, s.In = nil, io.NopCloser(&fileapi.Body{Frames: &fileapi.Reader{R: s.Socket}})
+		} else {
+			defer func() {
+				if err == nil {
+					err = frames.Send(fileapi.End, nil)
+				}
+			}()
+		}
+	}
 	if s.In != nil {
 		defer s.In.Close()
 	}
 	if err := g.permit(p, fileRows[r.Op]); err != nil {
 		return res, err
-	}
-	var data []byte
-	if s.In != nil {
-		if data, err = io.ReadAll(s.In); err != nil {
-			return res, err
-		}
 	}
 	key, to := "", ""
 	if _, err := g.with(p, ref, string(fileRows[r.Op]), func(d *entry) error {
@@ -44,6 +51,12 @@ func (g *Gate) OnFiles(
 		return nil
 	}); err != nil {
 		return res, err
+	}
+	var data []byte
+	if s.In != nil {
+		if data, err = io.ReadAll(s.In); err != nil {
+			return res, err
+		}
 	}
 	if r.Op == fileapi.Watch {
 		if err := s.Events(nil); err != nil {
@@ -96,5 +109,5 @@ func (r *Recorder) OnFiles(
 	if s.In != nil {
 		_ = s.In.Close()
 	}
-	return fileapi.Result{}, r.note("OnFiles", ref, f, s.In != nil, s.Out != nil, s.Entries != nil, s.Events != nil)
+	return fileapi.Result{}, r.note("OnFiles", ref, f, s.In != nil, s.Out != nil, s.Entries != nil, s.Events != nil, s.Socket != nil)
 }

@@ -3149,6 +3149,77 @@ class UnpackFilesResponse(Message):
 
 
 @dataclass(kw_only=True)
+class ReadBySocketRequest(Message):
+    workspace: str = ""
+    path: str = ""
+    raw_path: bytes = b""
+    # The part of a file that is wanted, in bytes; a length of 0 is to the end. Of a tree there are no parts.
+    offset: int = 0
+    length: int = 0
+    # A tar stream, as of PackFiles.
+    tree: bool = False
+    # What the tar stream calls the file or the tree; empty is its name.
+    as_: str = ""
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("workspace", "workspace", "string", "one", None),
+        Field("path", "path", "string", "one", None),
+        Field("raw_path", "rawPath", "bytes", "one", None),
+        Field("offset", "offset", "int64", "one", None),
+        Field("length", "length", "int64", "one", None),
+        Field("tree", "tree", "bool", "one", None),
+        Field("as_", "as", "string", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
+class WriteBySocketRequest(Message):
+    workspace: str = ""
+    path: str = ""
+    raw_path: bytes = b""
+    # As of WriteFileStart; a tree has its own.
+    mode: int | None = None
+    # Missing directories above are made; of a tree, that directory too.
+    parents: bool = False
+    # As of WriteFileStart; a tree replaces files.
+    keep: bool = False
+    # A tar stream, as of UnpackFiles.
+    tree: bool = False
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("workspace", "workspace", "string", "one", None),
+        Field("path", "path", "string", "one", None),
+        Field("raw_path", "rawPath", "bytes", "one", None),
+        Field("mode", "mode", "int32", "opt", None),
+        Field("parents", "parents", "bool", "one", None),
+        Field("keep", "keep", "bool", "one", None),
+        Field("tree", "tree", "bool", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
+class ReadBySocketResponse(Message):
+    # Of one file.
+    file: FileEntry | None = None
+    # Of a tree.
+    summary: FilesSummary | None = None
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("file", "file", "message", "opt", "FileEntry"),
+        Field("summary", "summary", "message", "opt", "FilesSummary"),
+    )
+
+
+@dataclass(kw_only=True)
+class WriteBySocketResponse(Message):
+    # Of one file.
+    file: FileEntry | None = None
+    # Of a tree.
+    summary: FilesSummary | None = None
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("file", "file", "message", "opt", "FileEntry"),
+        Field("summary", "summary", "message", "opt", "FilesSummary"),
+    )
+
+
+@dataclass(kw_only=True)
 class SearchFilesRequest(Message):
     workspace: str = ""
     # A directory; empty is the home.
@@ -3367,6 +3438,14 @@ class FileService:
     # UnpackFiles makes what a tar stream has below a directory. Files appear when they are whole. The first request
     # must be `start` and the last `finish`.
     UnpackFiles: Final[Method[UnpackFilesRequest, UnpackFilesResponse]] = Method("FileService/UnpackFiles", UnpackFilesRequest, UnpackFilesResponse, "client", False)
+
+    # ReadBySocket does what ReadFile and PackFiles do, with the bytes over a Unix stream socket that comes with the request, and never
+    # through the daemon. It needs a connection that carries descriptors (docs/protocols/api.md). The response comes when all was sent; what
+    # the socket has is whole if its last frame says so (docs/protocols/files.md).
+    ReadBySocket: Final[Method[ReadBySocketRequest, ReadBySocketResponse]] = Method("FileService/ReadBySocket", ReadBySocketRequest, ReadBySocketResponse, "unary", False)
+
+    # WriteBySocket does what WriteFile and UnpackFiles do, in the same way.
+    WriteBySocket: Final[Method[WriteBySocketRequest, WriteBySocketResponse]] = Method("FileService/WriteBySocket", WriteBySocketRequest, WriteBySocketResponse, "unary", False)
 
     # SearchFiles finds names and lines of text, within bounds of time, bytes and number.
     SearchFiles: Final[Method[SearchFilesRequest, SearchFilesResponse]] = Method("FileService/SearchFiles", SearchFilesRequest, SearchFilesResponse, "unary", True)

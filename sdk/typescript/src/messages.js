@@ -1168,6 +1168,32 @@ export const schema = {
   UnpackFilesResponse: [
     ['summary', 'message', 'opt', 'FilesSummary'],
   ],
+  ReadBySocketRequest: [
+    ['workspace', 'string', 'one'],
+    ['path', 'string', 'one'],
+    ['rawPath', 'bytes', 'one'],
+    ['offset', 'int64', 'one'],
+    ['length', 'int64', 'one'],
+    ['tree', 'bool', 'one'],
+    ['as', 'string', 'one'],
+  ],
+  WriteBySocketRequest: [
+    ['workspace', 'string', 'one'],
+    ['path', 'string', 'one'],
+    ['rawPath', 'bytes', 'one'],
+    ['mode', 'int32', 'opt'],
+    ['parents', 'bool', 'one'],
+    ['keep', 'bool', 'one'],
+    ['tree', 'bool', 'one'],
+  ],
+  ReadBySocketResponse: [
+    ['file', 'message', 'opt', 'FileEntry'],
+    ['summary', 'message', 'opt', 'FilesSummary'],
+  ],
+  WriteBySocketResponse: [
+    ['file', 'message', 'opt', 'FileEntry'],
+    ['summary', 'message', 'opt', 'FilesSummary'],
+  ],
   SearchFilesRequest: [
     ['workspace', 'string', 'one'],
     ['path', 'string', 'one'],
@@ -1422,6 +1448,18 @@ export const FileService = {
    * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').UnpackFilesRequest, import('../types/carrel.d.ts').UnpackFilesResponse>}
    */
   unpackFiles: { path: 'FileService/UnpackFiles', request: 'UnpackFilesRequest', response: 'UnpackFilesResponse', streams: 'client', repeatable: false },
+  /**
+   * ReadBySocket does what ReadFile and PackFiles do, with the bytes over a Unix stream socket that comes with the request, and never
+   * through the daemon. It needs a connection that carries descriptors (docs/protocols/api.md). The response comes when all was sent; what
+   * the socket has is whole if its last frame says so (docs/protocols/files.md).
+   * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').ReadBySocketRequest, import('../types/carrel.d.ts').ReadBySocketResponse>}
+   */
+  readBySocket: { path: 'FileService/ReadBySocket', request: 'ReadBySocketRequest', response: 'ReadBySocketResponse', streams: 'unary', repeatable: false },
+  /**
+   * WriteBySocket does what WriteFile and UnpackFiles do, in the same way.
+   * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').WriteBySocketRequest, import('../types/carrel.d.ts').WriteBySocketResponse>}
+   */
+  writeBySocket: { path: 'FileService/WriteBySocket', request: 'WriteBySocketRequest', response: 'WriteBySocketResponse', streams: 'unary', repeatable: false },
   /**
    * SearchFiles finds names and lines of text, within bounds of time, bytes and number.
    * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').SearchFilesRequest, import('../types/carrel.d.ts').SearchFilesResponse>}

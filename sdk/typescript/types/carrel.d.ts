@@ -2558,6 +2558,69 @@ export interface UnpackFilesResponse {
   summary?: FilesSummary;
 }
 
+export interface ReadBySocketRequest {
+  workspace: string;
+  path: string;
+  rawPath: Uint8Array;
+  /**
+   * The part of a file that is wanted, in bytes; a length of 0 is to the end. Of a tree there are no parts.
+   */
+  offset: number;
+  length: number;
+  /**
+   * A tar stream, as of PackFiles.
+   */
+  tree: boolean;
+  /**
+   * What the tar stream calls the file or the tree; empty is its name.
+   */
+  as: string;
+}
+
+export interface WriteBySocketRequest {
+  workspace: string;
+  path: string;
+  rawPath: Uint8Array;
+  /**
+   * As of WriteFileStart; a tree has its own.
+   */
+  mode?: number;
+  /**
+   * Missing directories above are made; of a tree, that directory too.
+   */
+  parents: boolean;
+  /**
+   * As of WriteFileStart; a tree replaces files.
+   */
+  keep: boolean;
+  /**
+   * A tar stream, as of UnpackFiles.
+   */
+  tree: boolean;
+}
+
+export interface ReadBySocketResponse {
+  /**
+   * Of one file.
+   */
+  file?: FileEntry;
+  /**
+   * Of a tree.
+   */
+  summary?: FilesSummary;
+}
+
+export interface WriteBySocketResponse {
+  /**
+   * Of one file.
+   */
+  file?: FileEntry;
+  /**
+   * Of a tree.
+   */
+  summary?: FilesSummary;
+}
+
 export interface SearchFilesRequest {
   workspace: string;
   /**

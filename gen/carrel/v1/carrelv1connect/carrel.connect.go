@@ -154,6 +154,12 @@ const (
 	FileServicePackFilesProcedure = "/carrel.v1.FileService/PackFiles"
 	// FileServiceUnpackFilesProcedure is the fully-qualified name of the FileService's UnpackFiles RPC.
 	FileServiceUnpackFilesProcedure = "/carrel.v1.FileService/UnpackFiles"
+	// FileServiceReadBySocketProcedure is the fully-qualified name of the FileService's ReadBySocket
+	// RPC.
+	FileServiceReadBySocketProcedure = "/carrel.v1.FileService/ReadBySocket"
+	// FileServiceWriteBySocketProcedure is the fully-qualified name of the FileService's WriteBySocket
+	// RPC.
+	FileServiceWriteBySocketProcedure = "/carrel.v1.FileService/WriteBySocket"
 	// FileServiceSearchFilesProcedure is the fully-qualified name of the FileService's SearchFiles RPC.
 	FileServiceSearchFilesProcedure = "/carrel.v1.FileService/SearchFiles"
 	// FileServiceWatchFilesProcedure is the fully-qualified name of the FileService's WatchFiles RPC.
@@ -1268,6 +1274,12 @@ type FileServiceClient interface {
 	// UnpackFiles makes what a tar stream has below a directory. Files appear when they are whole. The first request
 	// must be `start` and the last `finish`.
 	UnpackFiles(context.Context) *connect.ClientStreamForClient[v1.UnpackFilesRequest, v1.UnpackFilesResponse]
+	// ReadBySocket does what ReadFile and PackFiles do, with the bytes over a Unix stream socket that comes with the request, and never
+	// through the daemon. It needs a connection that carries descriptors (docs/protocols/api.md). The response comes when all was sent; what
+	// the socket has is whole if its last frame says so (docs/protocols/files.md).
+	ReadBySocket(context.Context, *connect.Request[v1.ReadBySocketRequest]) (*connect.Response[v1.ReadBySocketResponse], error)
+	// WriteBySocket does what WriteFile and UnpackFiles do, in the same way.
+	WriteBySocket(context.Context, *connect.Request[v1.WriteBySocketRequest]) (*connect.Response[v1.WriteBySocketResponse], error)
 	// SearchFiles finds names and lines of text, within bounds of time, bytes and number.
 	SearchFiles(context.Context, *connect.Request[v1.SearchFilesRequest]) (*connect.Response[v1.SearchFilesResponse], error)
 	// WatchFiles returns what changes below a directory until the client goes or the workspace stops. The first
@@ -1344,6 +1356,18 @@ func NewFileServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(fileServiceMethods.ByName("UnpackFiles")),
 			connect.WithClientOptions(opts...),
 		),
+		readBySocket: connect.NewClient[v1.ReadBySocketRequest, v1.ReadBySocketResponse](
+			httpClient,
+			baseURL+FileServiceReadBySocketProcedure,
+			connect.WithSchema(fileServiceMethods.ByName("ReadBySocket")),
+			connect.WithClientOptions(opts...),
+		),
+		writeBySocket: connect.NewClient[v1.WriteBySocketRequest, v1.WriteBySocketResponse](
+			httpClient,
+			baseURL+FileServiceWriteBySocketProcedure,
+			connect.WithSchema(fileServiceMethods.ByName("WriteBySocket")),
+			connect.WithClientOptions(opts...),
+		),
 		searchFiles: connect.NewClient[v1.SearchFilesRequest, v1.SearchFilesResponse](
 			httpClient,
 			baseURL+FileServiceSearchFilesProcedure,
@@ -1382,6 +1406,8 @@ type fileServiceClient struct {
 	removeFile    *connect.Client[v1.RemoveFileRequest, v1.RemoveFileResponse]
 	packFiles     *connect.Client[v1.PackFilesRequest, v1.PackFilesResponse]
 	unpackFiles   *connect.Client[v1.UnpackFilesRequest, v1.UnpackFilesResponse]
+	readBySocket  *connect.Client[v1.ReadBySocketRequest, v1.ReadBySocketResponse]
+	writeBySocket *connect.Client[v1.WriteBySocketRequest, v1.WriteBySocketResponse]
 	searchFiles   *connect.Client[v1.SearchFilesRequest, v1.SearchFilesResponse]
 	watchFiles    *connect.Client[v1.WatchFilesRequest, v1.WatchFilesResponse]
 	listPatches   *connect.Client[v1.ListPatchesRequest, v1.ListPatchesResponse]
@@ -1433,6 +1459,16 @@ func (c *fileServiceClient) UnpackFiles(ctx context.Context) *connect.ClientStre
 	return c.unpackFiles.CallClientStream(ctx)
 }
 
+// ReadBySocket calls carrel.v1.FileService.ReadBySocket.
+func (c *fileServiceClient) ReadBySocket(ctx context.Context, req *connect.Request[v1.ReadBySocketRequest]) (*connect.Response[v1.ReadBySocketResponse], error) {
+	return c.readBySocket.CallUnary(ctx, req)
+}
+
+// WriteBySocket calls carrel.v1.FileService.WriteBySocket.
+func (c *fileServiceClient) WriteBySocket(ctx context.Context, req *connect.Request[v1.WriteBySocketRequest]) (*connect.Response[v1.WriteBySocketResponse], error) {
+	return c.writeBySocket.CallUnary(ctx, req)
+}
+
 // SearchFiles calls carrel.v1.FileService.SearchFiles.
 func (c *fileServiceClient) SearchFiles(ctx context.Context, req *connect.Request[v1.SearchFilesRequest]) (*connect.Response[v1.SearchFilesResponse], error) {
 	return c.searchFiles.CallUnary(ctx, req)
@@ -1472,6 +1508,12 @@ type FileServiceHandler interface {
 	// UnpackFiles makes what a tar stream has below a directory. Files appear when they are whole. The first request
 	// must be `start` and the last `finish`.
 	UnpackFiles(context.Context, *connect.ClientStream[v1.UnpackFilesRequest]) (*connect.Response[v1.UnpackFilesResponse], error)
+	// ReadBySocket does what ReadFile and PackFiles do, with the bytes over a Unix stream socket that comes with the request, and never
+	// through the daemon. It needs a connection that carries descriptors (docs/protocols/api.md). The response comes when all was sent; what
+	// the socket has is whole if its last frame says so (docs/protocols/files.md).
+	ReadBySocket(context.Context, *connect.Request[v1.ReadBySocketRequest]) (*connect.Response[v1.ReadBySocketResponse], error)
+	// WriteBySocket does what WriteFile and UnpackFiles do, in the same way.
+	WriteBySocket(context.Context, *connect.Request[v1.WriteBySocketRequest]) (*connect.Response[v1.WriteBySocketResponse], error)
 	// SearchFiles finds names and lines of text, within bounds of time, bytes and number.
 	SearchFiles(context.Context, *connect.Request[v1.SearchFilesRequest]) (*connect.Response[v1.SearchFilesResponse], error)
 	// WatchFiles returns what changes below a directory until the client goes or the workspace stops. The first
@@ -1544,6 +1586,18 @@ func NewFileServiceHandler(svc FileServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(fileServiceMethods.ByName("UnpackFiles")),
 		connect.WithHandlerOptions(opts...),
 	)
+	fileServiceReadBySocketHandler := connect.NewUnaryHandler(
+		FileServiceReadBySocketProcedure,
+		svc.ReadBySocket,
+		connect.WithSchema(fileServiceMethods.ByName("ReadBySocket")),
+		connect.WithHandlerOptions(opts...),
+	)
+	fileServiceWriteBySocketHandler := connect.NewUnaryHandler(
+		FileServiceWriteBySocketProcedure,
+		svc.WriteBySocket,
+		connect.WithSchema(fileServiceMethods.ByName("WriteBySocket")),
+		connect.WithHandlerOptions(opts...),
+	)
 	fileServiceSearchFilesHandler := connect.NewUnaryHandler(
 		FileServiceSearchFilesProcedure,
 		svc.SearchFiles,
@@ -1588,6 +1642,10 @@ func NewFileServiceHandler(svc FileServiceHandler, opts ...connect.HandlerOption
 			fileServicePackFilesHandler.ServeHTTP(w, r)
 		case FileServiceUnpackFilesProcedure:
 			fileServiceUnpackFilesHandler.ServeHTTP(w, r)
+		case FileServiceReadBySocketProcedure:
+			fileServiceReadBySocketHandler.ServeHTTP(w, r)
+		case FileServiceWriteBySocketProcedure:
+			fileServiceWriteBySocketHandler.ServeHTTP(w, r)
 		case FileServiceSearchFilesProcedure:
 			fileServiceSearchFilesHandler.ServeHTTP(w, r)
 		case FileServiceWatchFilesProcedure:
@@ -1639,6 +1697,14 @@ func (UnimplementedFileServiceHandler) PackFiles(context.Context, *connect.Reque
 
 func (UnimplementedFileServiceHandler) UnpackFiles(context.Context, *connect.ClientStream[v1.UnpackFilesRequest]) (*connect.Response[v1.UnpackFilesResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.FileService.UnpackFiles is not implemented"))
+}
+
+func (UnimplementedFileServiceHandler) ReadBySocket(context.Context, *connect.Request[v1.ReadBySocketRequest]) (*connect.Response[v1.ReadBySocketResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.FileService.ReadBySocket is not implemented"))
+}
+
+func (UnimplementedFileServiceHandler) WriteBySocket(context.Context, *connect.Request[v1.WriteBySocketRequest]) (*connect.Response[v1.WriteBySocketResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.FileService.WriteBySocket is not implemented"))
 }
 
 func (UnimplementedFileServiceHandler) SearchFiles(context.Context, *connect.Request[v1.SearchFilesRequest]) (*connect.Response[v1.SearchFilesResponse], error) {
