@@ -16,3 +16,6 @@ var (
 	RunCode = runCode
 	MayOpen = mayOpen
 )
+
+// SweepProbes removes groups that killed processes left.
+var SweepProbes = sweepProbes

@@ -52,12 +52,13 @@ func tryCgroups(*Config) (State, string, string) {
 		}
 	}
 	for _, p := range points {
-		dir := filepath.Join(p, fmt.Sprintf("carrel-probe-%d", os.Getpid()))
+		sweepProbes(p)
+		dir := filepath.Join(p, fmt.Sprintf("%s%d", probeGroup, os.Getpid()))
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			return No, fmt.Sprintf("cannot make a group in %s: %v", p, errors.Unwrap(err)), "mount -o remount,rw " + p
 		}
 		_, kill := os.Stat(filepath.Join(dir, "cgroup.kill"))
-		if err := os.Remove(dir); err != nil {
+		if err := os.Remove(dir); err != nil && !os.IsNotExist(err) { // from another place in the tree of processes it may look left
 			return No, fmt.Sprintf("cannot remove a group in %s: %v", p, errors.Unwrap(err)), "rmdir " + dir
 		}
 		if p == m.V2 && kill != nil {
@@ -65,6 +66,24 @@ func tryCgroups(*Config) (State, string, string) {
 		}
 	}
 	return Yes, layout, ""
+}
+
+// probeGroup is what the names of groups begin with that are made to see that it can be done. The number of the process follows.
+const probeGroup = "carrel-probe-"
+
+// sweepProbes removes what processes left that were killed in between, which would be in the way of the next one with that number.
+func sweepProbes(point string) {
+	all, err := os.ReadDir(point)
+	if err != nil {
+		return
+	}
+	for _, e := range all {
+		rest, is := strings.CutPrefix(e.Name(), probeGroup)
+		pid, err := strconv.Atoi(rest)
+		if is && err == nil && pid > 0 && (pid == os.Getpid() || errors.Is(unix.Kill(pid, 0), unix.ESRCH)) {
+			_ = os.Remove(filepath.Join(point, e.Name())) // only an empty one goes
+		}
+	}
 }
 
 // tryController finds a controller where a workspace would: in v1 if it is mounted
