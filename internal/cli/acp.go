@@ -17,6 +17,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/editor"
+	"github.com/carrel-dev/carrel/internal/operation"
 )
 
 // editorRisk is up to which risk a plan may be approved in the editor: what deletes, takes other rights or ends services has more.
@@ -221,6 +222,11 @@ func (t *editorTeller) note(text string) error { return t.turn.Note(text) }
 // ask implements teller. What is too risky for an editor that may allow everything is answered elsewhere.
 func (t *editorTeller) ask(ctx context.Context, m *carrelv1.Approval, _ bool) reply {
 	q := editor.Question{Digest: m.GetActionDigest(), Text: approvalText(m)}
+	if m.GetKind() == string(operation.AskTask) { // no plan was shown
+		if err := t.turn.Wish(q.Digest, "a wish of the agent's program, in its own workspace"); err != nil {
+			return reply{err: err}
+		}
+	}
 	if m.GetRiskScore() > t.risk {
 		err := t.turn.Elsewhere(q, fmt.Sprintf("Its risk is %d of 100. Answer it at a terminal, until %s: `carrel approvals show %s`",
 			m.GetRiskScore(), untilText(m), m.GetId()))

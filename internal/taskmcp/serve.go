@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/bucket"
@@ -49,6 +50,8 @@ type server struct {
 	cut context.CancelCauseFunc
 	all sync.WaitGroup
 	own chan struct{} // a place for each session
+	// seat is the server of a task whose agent is in the place of carrel's own; nil for others.
+	seat *sdk.Server
 
 	mu  sync.Mutex
 	mcp *mcp.Server // once the first session has begun
@@ -67,6 +70,9 @@ func (t *Tools) serve(l listener, o tasks.Opening) (*server, error) {
 		return nil, errors.Join(err, s.inside.Close())
 	}
 	s.ctx, s.cut = context.WithCancelCause(context.Background())
+	if o.Seat != nil {
+		s.seat = seatServer(s.ctx, o.Seat, t.cfg.Version)
+	}
 	s.all.Go(s.accept)
 	return s, nil
 }
@@ -147,6 +153,9 @@ func (s *server) session(c net.Conn) error {
 		return err
 	}
 	defer leave()
+	if s.seat != nil {
+		return mcp.AcceptFor(held, s.seat, c)
+	}
 	m, err := s.server(held)
 	if err != nil {
 		return err

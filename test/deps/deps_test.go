@@ -55,6 +55,7 @@ var tiers = []deps.Tier{
 	{Name: "archivestore", Level: 2},
 	{Name: "secret", Level: 2},
 	{Name: "memory", Level: 2},
+	{Name: "seat", Level: 2},
 
 	{Name: "permit", Level: 3},
 	{Name: "record", Level: 3},
