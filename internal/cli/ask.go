@@ -212,6 +212,8 @@ type asker struct {
 	// offered is the last note that the agent has proposed. brings: the question has texts that others wrote.
 	offered string
 	brings  bool
+	// began is told of each task that begins. Optional.
+	began func(task string) error
 	// told is what the agent is told with the next question, and last what could be.
 	told, last string
 }
@@ -339,6 +341,11 @@ func (k *asker) begin(ctx context.Context, question string) (*carrelv1.Task, err
 		return nil, err
 	}
 	k.after = m.GetTask().GetId()
+	if k.began != nil {
+		if err := k.began(k.after); err != nil {
+			_ = k.to.note(err.Error() + "; it cannot be loaded later")
+		}
+	}
 	t := &turnView{
 		a: a, client: client, ws: k.ws, task: m.GetTask(), out: *k.output, yesSafe: k.yesSafe, plans: newPlans(), to: k.to,
 		offered: func(note string) { k.offered = note },

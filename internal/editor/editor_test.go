@@ -30,6 +30,17 @@ type peer struct {
 type agent struct {
 	prompt   func(ctx context.Context, p editor.Prompt, to *editor.Turn) error
 	planOnly bool
+	// replay is what a former session tells, of which the id is former.
+	replay func(next func() *editor.Turn) error
+}
+
+const former = "FORMER"
+
+func (a *agent) Replay(_ context.Context, next func() *editor.Turn) error {
+	if a.replay == nil {
+		return nil
+	}
+	return a.replay(next)
 }
 
 func (a *agent) Prompt(ctx context.Context, p editor.Prompt, to *editor.Turn) error {
@@ -45,9 +56,14 @@ func serve(t *testing.T, a *agent) *peer {
 	outR, outW := io.Pipe()
 	p := &peer{t: t, in: inW, got: make(chan linerpc.Message, 100), end: make(chan error, 1)}
 	go func() {
-		err := editor.Serve(t.Context(), "1.2.3", func(_ context.Context, dir string) (editor.Session, error) {
+		n := 0
+		newID := func() string { n++; return fmt.Sprint("s", n) }
+		err := editor.Serve(t.Context(), "1.2.3", newID, func(_ context.Context, dir, id string, before bool) (editor.Session, error) {
 			if dir != "/project" {
 				return nil, fmt.Errorf("cannot work in %s", dir)
+			}
+			if before && id != former {
+				return nil, errors.New("there is no such session")
 			}
 			return a, nil
 		}, inR, outW)
@@ -423,7 +439,8 @@ func TestAnEditorThatReadsNothing(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_ = editor.Serve(ctx, "1.2.3", func(context.Context, string) (editor.Session, error) { return a, nil }, in, w)
+			id := func() string { return "s1" }
+			_ = editor.Serve(ctx, "1.2.3", id, func(context.Context, string, string, bool) (editor.Session, error) { return a, nil }, in, w)
 		}()
 		p := &peer{t: t, in: feed}
 		r := linerpc.NewReader(out)
@@ -446,4 +463,70 @@ func TestAnEditorThatReadsNothing(t *testing.T) {
 		_, _ = feed.Close(), out.Close()
 		synctest.Wait()
 	})
+}
+
+// A former session is told again before the answer, turn by turn, and goes on; one that is open is told again as well, but not while a
+// turn of it runs; one that there is not is refused.
+func TestLoad(t *testing.T) {
+	hold := make(chan struct{})
+	a := &agent{
+		prompt: func(_ context.Context, _ editor.Prompt, to *editor.Turn) error {
+			err := to.Words("now")
+			<-hold
+			return err
+		},
+		replay: func(next func() *editor.Turn) error {
+			one := next()
+			code := errors.Join(one.Asked("the first question"), one.Plan(editor.Plan{Digest: "d", Goal: "g", Steps: []string{"host: true"}}),
+				one.StepEnd(1, "done", false))
+			two := next()
+			return errors.Join(code, two.Asked("the second question"), two.Words("an answer"))
+		},
+	}
+	p := serve(t, a)
+	load := func(id, dir string) (linerpc.Message, []linerpc.Message) {
+		return p.answer(p.send("session/load", map[string]any{"sessionId": id, "cwd": dir, "mcpServers": []any{}}))
+	}
+	if m, _ := load("ANOTHER", "/project"); m.Error == nil || m.Error.Message != "there is no such session" {
+		t.Errorf("an unknown one: %+v", m)
+	}
+	m, before := load(former, "/project")
+	var told []string
+	for _, u := range before {
+		told = append(told, string(u.Params))
+	}
+	all := strings.Join(told, "\n")
+	for _, want := range []string{
+		`"sessionId":"FORMER"`, "the first question", `"toolCallId":"1-plan-1"`, `"status":"completed"`, "an answer",
+	} {
+		if !strings.Contains(all, want) {
+			t.Errorf("it lacks %s: %s", want, all)
+		}
+	}
+	if strings.Count(all, `"sessionUpdate":"user_message_chunk"`) != 2 ||
+		strings.Index(all, "first question") > strings.Index(all, "second question") {
+		t.Errorf("it is told so: %s", all)
+	}
+	if m.Error != nil || !strings.Contains(string(m.Result), `"currentModeId":"act"`) || strings.Contains(string(m.Result), "sessionId") {
+		t.Errorf("%s, %+v", m.Result, m.Error)
+	}
+	if m, _ := load(former, "/elsewhere"); m.Error == nil || !strings.Contains(m.Error.Message, "it works in /project") {
+		t.Errorf("in another directory: %+v", m)
+	}
+	id := p.send("session/prompt", prompt(former, "go on"))
+	for m := range p.got { // the turn has begun
+		if strings.Contains(string(m.Params), "now") {
+			break
+		}
+	}
+	if m, _ := load(former, "/project"); m.Error == nil || !strings.Contains(m.Error.Message, "a turn of it runs") {
+		t.Errorf("while a turn runs: %+v", m)
+	}
+	close(hold)
+	if m, _ := p.answer(id); string(m.Result) != `{"stopReason":"end_turn"}` {
+		t.Errorf("%s, %+v", m.Result, m.Error)
+	}
+	if m, again := load(former, "/project"); m.Error != nil || len(again) != len(before) {
+		t.Errorf("once more: %+v, %d updates and not %d", m, len(again), len(before))
+	}
 }

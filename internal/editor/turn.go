@@ -66,6 +66,9 @@ type Question struct {
 // Words are a part of the agent's answer, in Markdown.
 func (t *Turn) Words(text string) error { return t.chunk("agent_message_chunk", text) }
 
+// Asked is what the person asked, where a former turn is told again.
+func (t *Turn) Asked(text string) error { return t.chunk("user_message_chunk", text) }
+
 // Note is a line of carrel's own.
 func (t *Turn) Note(text string) error {
 	return t.chunk("agent_message_chunk", "\n> carrel: "+text+"\n\n")
