@@ -332,3 +332,55 @@ func TestSeatThatIsCutOff(t *testing.T) {
 		t.Errorf("the last one was told %q", got)
 	}
 }
+
+// agent.yaml names the agent for every question; a flag stands over it, and what only carrel's own can do is refused.
+func TestSeatSettings(t *testing.T) {
+	s := newSeated(t)
+	home := homeOf(t, s.alice)
+	carrel := func(settings string, args ...string) result {
+		t.Helper()
+		dir := filepath.Join(home, ".config", "carrel")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "agent.yaml"), []byte(settings), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		c := s.command(t.Context(), s.alice, args...)
+		c.Env = append(c.Environ(), "HOME="+home, "XDG_CONFIG_HOME=", "XDG_STATE_HOME=")
+		return finish(c, "")
+	}
+	const named = "thresholds: {disk_used: 95}\nagent:\n  command: [./seatagent]\n  environment: {CARREL_LLM: m2}\n"
+	s.act(map[string]any{"say": "by agent.yaml\n"})
+	if r := carrel(named, "ask", "--on", "none", "who?"); r.code != 0 || r.out != "by agent.yaml\n" {
+		t.Errorf("%+v", r)
+	}
+	if got := s.noted("model"); len(got) != 1 || got[0] != "m2" {
+		t.Errorf("its variable is %q", got)
+	}
+	if r := carrel(named, "agent", "check", "--on", "none"); r.code != 0 || !strings.Contains(r.out, "./seatagent, in the place of carrel's own") {
+		t.Errorf("%+v", r)
+	}
+	m := s.script(t, always(directly("by carrel's own")))
+	if r := carrel(named, "ask", "--on", "none", "--llm", "m1", "--agent-command", "", "who?"); r.code != 0 || r.out != "by carrel's own\n" ||
+		len(m.said()) != 1 {
+		t.Errorf("%+v", r)
+	}
+	for _, x := range []struct {
+		settings string
+		args     []string
+		want     string
+	}{
+		{named, []string{"--max-tokens", "5"}, "the budget of the workspace bounds it"},
+		{named, []string{"--provider", "openai"}, "cannot use --provider"},
+		{"", []string{"--agent-command", "sh -c 'id'"}, "no shell reads it"},
+		{"", nil, "without its name"},
+		{"agent: {command: []}\n", nil, "agent.command is empty"},
+		{"agent: {argv: [x]}\n", nil, "argv"},
+		{"agent: {command: [./none]}\n", nil, "none"},
+	} {
+		if r := carrel(x.settings, append(append([]string{"ask", "--on", "none"}, x.args...), "who?")...); r.code == 0 || !strings.Contains(r.err, x.want) {
+			t.Errorf("%s %q: %+v", x.settings, x.args, r)
+		}
+	}
+}
