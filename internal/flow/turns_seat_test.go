@@ -196,9 +196,11 @@ func TestSeatIsBounded(t *testing.T) {
 		t.Errorf("%s: %s\n%s", end.State, end.Reason, strings.Join(all, "\n"))
 	}
 	ran := len(d.all())
-	_, err := late.Plan(t.Context(), []byte(planText(onTarget("host", "touch late"))))
-	if err == nil || !strings.Contains(err.Error(), "the turn is over") {
-		t.Errorf("after the turn: %v", err)
+	for range 20 { // what waits for its turn might be let in by chance
+		_, err := late.Plan(t.Context(), []byte(planText(onTarget("host", "touch late"))))
+		if err == nil || !strings.Contains(err.Error(), "the turn is over") {
+			t.Errorf("after the turn: %v", err)
+		}
 	}
 	if n := len(d.all()); n != ran || ran != 25 {
 		t.Errorf("%d were run, and %d", ran, n)

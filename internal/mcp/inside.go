@@ -29,11 +29,7 @@ func (s *Server) Accept(ctx context.Context, c net.Conn) error {
 	return accept(ctx, s.mcp, c, func(x *sdk.ServerSession) { s.session(x).life.Store(&ctx) })
 }
 
-// AcceptFor is Accept for a server with tools of another kind. How many calls of it run at once is bounded by its requests alone.
-func AcceptFor(ctx context.Context, server *sdk.Server, c net.Conn) error {
-	return accept(ctx, server, c, func(*sdk.ServerSession) {})
-}
-
+// accept is Accept for any server. begun is called with the session.
 func accept(ctx context.Context, server *sdk.Server, c net.Conn, begun func(*sdk.ServerSession)) error {
 	t := &wary{conn: c, closed: make(chan struct{}), open: map[any]bool{}, free: make(chan struct{}, 1)}
 	t.transport = sdk.IOTransport{Reader: c, Writer: c, MaxLineLength: maxInsideLine}

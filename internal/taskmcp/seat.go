@@ -1,41 +1,30 @@
 package taskmcp
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/carrel-dev/carrel/internal/mcp"
 	"github.com/carrel-dev/carrel/internal/seat"
 	"github.com/carrel-dev/carrel/internal/tasks"
 )
 
-// seatServer serves the tools of an agent in the place of carrel's own, until task ends.
-func seatServer(task context.Context, to tasks.Seat, version string) *sdk.Server {
-	s := sdk.NewServer(&sdk.Implementation{Name: "carrel", Title: "carrel", Version: cmp.Or(version, "unknown")}, &sdk.ServerOptions{
-		Instructions: seat.Instructions(), Capabilities: &sdk.ServerCapabilities{},
-	})
+// seatTools are the tools of an agent in the place of carrel's own.
+func seatTools(to tasks.Seat, version string) *mcp.Offer {
+	var all []mcp.Offered
 	for _, t := range seat.Tools() {
-		no := false
-		changes := t.Kind == seat.Plans
-		s.AddTool(&sdk.Tool{
-			Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.Schema,
-			Annotations: &sdk.ToolAnnotations{Title: t.Title, ReadOnlyHint: !changes, DestructiveHint: &changes, OpenWorldHint: &no},
-		}, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			ctx, cancel := context.WithCancelCause(ctx)
-			defer cancel(nil)
-			defer context.AfterFunc(task, func() { cancel(context.Cause(task)) })()
-			told, err := propose(ctx, to, &t, r.Params.Arguments)
-			if err != nil {
-				return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: err.Error()}}}, nil
-			}
-			return &sdk.CallToolResult{IsError: !told.Well, Content: []sdk.Content{&sdk.TextContent{Text: string(told.Reply)}}}, nil
+		all = append(all, mcp.Offered{
+			Name: t.Name, Title: t.Title, Description: t.Description, Schema: t.Schema, Changes: t.Kind == seat.Plans,
+			Call: func(ctx context.Context, arguments []byte) (string, bool, error) {
+				told, err := propose(ctx, to, &t, arguments)
+				return string(told.Reply), told.Well, err
+			},
 		})
 	}
-	return s
+	return mcp.NewOffer(version, seat.Instructions(), all)
 }
 
 // propose passes a call on.

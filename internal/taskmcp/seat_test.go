@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -17,6 +18,8 @@ import (
 type seatDouble struct {
 	mu    sync.Mutex
 	calls []string
+	// hangs is told that such a plan has begun, and then that it has ended.
+	hangs chan string
 }
 
 func (s *seatDouble) note(kind string, text []byte) (tasks.Told, error) {
@@ -29,13 +32,16 @@ func (s *seatDouble) note(kind string, text []byte) (tasks.Told, error) {
 func (s *seatDouble) Read(_ context.Context, text []byte) (tasks.Told, error) {
 	return s.note("read", text)
 }
+
 func (s *seatDouble) Wait(context.Context) (tasks.Told, error) {
 	return tasks.Told{}, fmt.Errorf("cannot wait: no plan: %w", errdefs.ErrFailedPrecondition)
 }
 
 func (s *seatDouble) Plan(ctx context.Context, text []byte) (tasks.Told, error) {
 	if strings.Contains(string(text), "hang") {
+		s.hangs <- "begun"
 		<-ctx.Done()
+		s.hangs <- "ended"
 		return tasks.Told{}, context.Cause(ctx)
 	}
 	if strings.Contains(string(text), "bad") {
@@ -46,7 +52,7 @@ func (s *seatDouble) Plan(ctx context.Context, text []byte) (tasks.Told, error) 
 
 // An agent in the place of carrel's own has the tools of the seat and no others. Its calls come as texts of answers, and end with the task.
 func TestSeat(t *testing.T) {
-	f, s := setUp(t), &seatDouble{}
+	f, s := setUp(t), &seatDouble{hangs: make(chan string, 2)}
 	argv, end, err := f.Open(t.Context(), tasks.Opening{
 		Runtime: listens{}, Task: id.NewCommand(), On: f.name, By: alice, Trace: id.NewTrace(), Seat: s,
 	})
@@ -82,18 +88,22 @@ func TestSeat(t *testing.T) {
 	if got := strings.Join(s.calls, "\n"); got != strings.Join(want, "\n") {
 		t.Errorf("it was told\n%s", got)
 	}
-	hung := make(chan error, 1)
+	hung := make(chan struct{})
 	go func() {
-		_, err := c.call(20, "tools/call", `{"name":"propose_plan","arguments":{"goal":"hang"}}`)
-		hung <- err
+		defer close(hung)
+		_, _ = c.call(20, "tools/call", `{"name":"propose_plan","arguments":{"goal":"hang"}}`) // whether it is answered is another thing
 	}()
+	<-s.hangs
 	other := dial(t, argv[2])
 	if err := other.hello(); err != nil {
 		t.Fatal(err)
 	}
 	end()
-	if err := <-hung; err == nil {
-		t.Log("the call was answered before the end")
+	<-hung
+	select {
+	case <-s.hangs:
+	case <-time.After(20 * time.Second):
+		t.Error("the call has not ended with the task")
 	}
 	if _, err := other.r.ReadString('\n'); err == nil {
 		t.Error("the session goes on")

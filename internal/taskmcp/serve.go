@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/bucket"
@@ -50,8 +49,8 @@ type server struct {
 	cut context.CancelCauseFunc
 	all sync.WaitGroup
 	own chan struct{} // a place for each session
-	// seat is the server of a task whose agent is in the place of carrel's own; nil for others.
-	seat *sdk.Server
+	// seat are the tools of an agent in the place of carrel's own; nil for other programs.
+	seat *mcp.Offer
 
 	mu  sync.Mutex
 	mcp *mcp.Server // once the first session has begun
@@ -71,7 +70,7 @@ func (t *Tools) serve(l listener, o tasks.Opening) (*server, error) {
 	}
 	s.ctx, s.cut = context.WithCancelCause(context.Background())
 	if o.Seat != nil {
-		s.seat = seatServer(s.ctx, o.Seat, t.cfg.Version)
+		s.seat = seatTools(o.Seat, t.cfg.Version)
 	}
 	s.all.Go(s.accept)
 	return s, nil
@@ -154,7 +153,7 @@ func (s *server) session(c net.Conn) error {
 	}
 	defer leave()
 	if s.seat != nil {
-		return mcp.AcceptFor(held, s.seat, c)
+		return s.seat.Accept(held, c)
 	}
 	m, err := s.server(held)
 	if err != nil {

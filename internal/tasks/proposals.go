@@ -133,7 +133,7 @@ func (p *proposals) Plan(ctx context.Context, text []byte) (Told, error) {
 	go func() {
 		defer p.all.Done()
 		defer close(x.done)
-		x.told, x.err = p.propose(context.Background(), c, text)
+		x.told, x.err = p.propose(context.WithoutCancel(ctx), c, text)
 	}()
 	return p.wait(ctx, c, x)
 }

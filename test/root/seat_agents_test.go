@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/goccy/go-yaml"
 )
 
 // Real agents in the place of carrel's own, each with a model that is a script: it has the agent propose a plan by carrel's tool, which
@@ -60,7 +58,7 @@ func TestSeatOfACPAgents(t *testing.T) {
 				name, value, _ := strings.Cut(e, "=")
 				env[name] = value
 			}
-			settings, err := yaml.Marshal(map[string]any{"agent": map[string]any{"command": x.argv, "environment": env}})
+			settings, err := json.Marshal(map[string]any{"agent": map[string]any{"command": x.argv, "environment": env}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -212,9 +212,9 @@ func TestSeatThatLies(t *testing.T) {
 	touch := plainPlan(planStep("host", "touch "+left, false))
 	for name, x := range map[string]struct {
 		acts []map[string]any
-		// tool is whose answers are looked at: one of them has told, and they are at most most.
-		tool, told string
-		most       int
+		// tool is whose answers are looked at: one of them has told, or or, and they are at most most.
+		tool, told, or string
+		most           int
 		// failed is why the task has failed, "" if it has not.
 		failed string
 	}{
@@ -248,7 +248,8 @@ func TestSeatThatLies(t *testing.T) {
 		},
 		"after its turn": {
 			acts: []map[string]any{{"end": true}, calls("propose_plan", touch)},
-			tool: "propose_plan", told: "closed: ", most: 1,
+			// It depends on what is quicker: the call, or the end of the socket.
+			tool: "propose_plan", told: "closed: ", or: "the turn is over", most: 1,
 		},
 		"not approved, and once more": {
 			acts: []map[string]any{calls("propose_plan", touch), calls("propose_plan", touch)},
@@ -264,7 +265,7 @@ func TestSeatThatLies(t *testing.T) {
 			}
 			s.settled(t)
 			got := s.noted(x.tool)
-			if all := strings.Join(got, "\n"); !strings.Contains(all, x.told) || len(got) > x.most {
+			if all := strings.Join(got, "\n"); !strings.Contains(all, x.told) && (x.or == "" || !strings.Contains(all, x.or)) || len(got) > x.most {
 				t.Errorf("it was told %d times: %s", len(got), all)
 			}
 			if _, err := os.Lstat(left); err == nil {
