@@ -67,7 +67,7 @@ func (p *proposals) begin(c *conversation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.c, p.turn = c, c.turn()
-	p.turn.Singly = true
+	p.turn.Singly, p.turn.DenialEnds = true, true
 }
 
 // end takes nothing more, and waits for what is under way. Nobody is asked any more by then.

@@ -97,6 +97,8 @@ type Turn struct {
 	Note func(kind string, body any) error
 	// Singly: each call of a tool is an answer of its own, so that calls are counted in the place of answers.
 	Singly bool
+	// DenialEnds: once a person has denied a plan nothing more is taken. carrel's own agent ends its turn then by itself.
+	DenialEnds bool
 
 	plans, repairs int
 	// rounds are the answers with calls of tools since the last plan, or the calls, and read what all calls printed, in bytes.
@@ -184,7 +186,7 @@ func (t *Turns) Propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 			reply = Reply{Outcome: Blocked, Why: "this was the third answer that is no plan: " + reply.Why}
 		}
 	}
-	if reply.Outcome == Denied {
+	if reply.Outcome == Denied && turn.DenialEnds {
 		turn.blocked = "nothing more is taken in this turn, because the last plan was not approved; tell the person what you know"
 	}
 	if reply.Outcome != Done && reply.Outcome != Failed {
