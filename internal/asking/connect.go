@@ -41,11 +41,15 @@ func (q *Questions) AllowTask(name id.Workspace, asks operation.TaskAsks, wait t
 func (q *Questions) inside(name id.Workspace, op operation.Operation, wait time.Duration, gone <-chan struct{}) (
 	allowed bool, why string, _ error,
 ) {
+	thread := ""
+	if a, ok := op.(operation.TaskAsks); ok {
+		thread = string(a.ID) // so that clients know whose question it is: nothing is remembered for it
+	}
 	on, err := q.find(string(name))
 	if err == nil {
 		// The context does not end before the question: what a person has answered is carried through.
 		err = q.gate.Do(context.Background(), operation.Request{
-			By: principal.InWorkspace(on.Name, on.Owner), Op: op, On: on, Wait: wait, Gone: gone,
+			By: principal.InWorkspace(on.Name, on.Owner), Op: op, On: on, Wait: wait, Gone: gone, Thread: thread,
 		}, func(context.Context, permit.Permit) (any, error) { return nil, nil })
 	}
 	var denial *approval.Denial

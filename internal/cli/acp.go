@@ -17,6 +17,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/editor"
+	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/sessions"
 )
 
 // editorRisk is up to which risk a plan may be approved in the editor: what deletes, takes other rights or ends services has more.
@@ -38,6 +40,8 @@ Its plans are shown as calls of tools, and the editor asks you about those that 
 Editors can be set to allow everything, so that nobody looks. A plan with a risk above
 --max-risk is not approved in the editor: it waits for "carrel approvals" at a terminal, and
 the editor shows the command that answers it. With --max-risk -1 all plans do.
+
+An editor that was closed may open a former session: it is told again, and goes on.
 
 Files that you add to a prompt are sent as data: up to 8 of 64 KiB. The editor's servers of
 tools are not started, and its files and terminals are not used.`,
@@ -61,7 +65,7 @@ tools are not started, and its files and terminals are not used.`,
 		defer stop()
 		e := editors{app: a, cmd: c, flags: x, risk: int32(risk)}
 		defer e.close()
-		err := editor.Serve(ctx, build.Version(), e.open, a.In, a.Out)
+		err := editor.Serve(ctx, build.Version(), sessions.NewID, e.open, a.In, a.Out)
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			return nil // a signal is how it is ended
 		}
@@ -87,8 +91,9 @@ func (e *editors) close() {
 	}
 }
 
-// open makes a session. All of an editor's are for one directory, as the commands on this machine are.
-func (e *editors) open(ctx context.Context, dir string) (editor.Session, error) {
+// open makes a session, or opens a former one of the same user. All of an editor's are for one directory, as the commands on this
+// machine are.
+func (e *editors) open(ctx context.Context, dir, id string, former bool) (editor.Session, error) {
 	if e.dir != "" && e.dir != dir {
 		return nil, fmt.Errorf("cannot work in %s: this carrel works in %s; have the editor start another one for it: %w", dir, e.dir,
 			errdefs.ErrFailedPrecondition)
@@ -97,8 +102,19 @@ func (e *editors) open(ctx context.Context, dir string) (editor.Session, error) 
 		return nil, fmt.Errorf("cannot work in the project's directory: %w", err)
 	}
 	e.dir = dir
+	at, err := sessionsDir()
+	if err != nil {
+		return nil, plainly(err)
+	}
+	var from sessions.Session
+	if former {
+		if from, err = sessions.Find(at, id); err != nil {
+			return nil, plainly(err)
+		}
+	}
 	own, flags, table := *e.app, e.flags, asTable
 	flags.output = &table
+	flags.resume = flags.resume && !former
 	k, err := own.newAsker(e.cmd, &flags)
 	if err != nil {
 		return nil, plainly(err)
@@ -111,6 +127,12 @@ func (e *editors) open(ctx context.Context, dir string) (editor.Session, error) 
 		return nil, plainly(err)
 	}
 	k.attended = true
+	if former {
+		if err := k.goOnFrom(ctx, from); err != nil {
+			return nil, plainly(err)
+		}
+	}
+	k.began = func(task string) error { return sessions.Keep(at, id, sessions.Session{Workspace: k.ws, Task: task}) }
 	s := &editorSession{k: k, risk: e.risk}
 	s.planOnly.Store(flags.planOnly)
 	return s, nil
@@ -221,6 +243,11 @@ func (t *editorTeller) note(text string) error { return t.turn.Note(text) }
 // ask implements teller. What is too risky for an editor that may allow everything is answered elsewhere.
 func (t *editorTeller) ask(ctx context.Context, m *carrelv1.Approval, _ bool) reply {
 	q := editor.Question{Digest: m.GetActionDigest(), Text: approvalText(m)}
+	if m.GetKind() == string(operation.AskTask) { // no plan was shown
+		if err := t.turn.Wish(q.Digest, "a wish of the agent's program, in its own workspace"); err != nil {
+			return reply{err: err}
+		}
+	}
 	if m.GetRiskScore() > t.risk {
 		err := t.turn.Elsewhere(q, fmt.Sprintf("Its risk is %d of 100. Answer it at a terminal, until %s: `carrel approvals show %s`",
 			m.GetRiskScore(), untilText(m), m.GetId()))

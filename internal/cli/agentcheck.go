@@ -98,6 +98,9 @@ func (k *asker) checked(ctx context.Context) ([][2]string, error) {
 	default:
 		return nil, err
 	}
+	if k.seat != nil {
+		rows = append(rows, [2]string{"agent", strings.Join(k.seat.Command, " ") + ", in the place of carrel's own"})
+	}
 	rows = append(rows, [2]string{"runs in", k.servedText()})
 	if k.served.Local != nil {
 		held, err := steps.Check(ctx, k.asRoot)

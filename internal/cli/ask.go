@@ -35,17 +35,20 @@ const agentEnv = "CARREL_LLM"
 // askFlags are the flags of "carrel ask".
 type askFlags struct {
 	agent, model, llm, provider string
-	on                          []string
-	inventory                   string
-	files                       []string
-	asRoot, yesSafe, planOnly   bool
-	after                       string
-	resume                      bool
-	timeout, wait               time.Duration
-	requests, tokens            int64
-	output                      *format
-	order                       fanout.Order
-	canary                      bool
+	// command is an agent that others made, as it was given, and seat what runs it: nil for carrel's own.
+	command                   string
+	seat                      *seatSetting
+	on                        []string
+	inventory                 string
+	files                     []string
+	asRoot, yesSafe, planOnly bool
+	after                     string
+	resume                    bool
+	timeout, wait             time.Duration
+	requests, tokens          int64
+	output                    *format
+	order                     fanout.Order
+	canary                    bool
 	// set are the parts of order that were given.
 	set fanout.Settings
 }
@@ -106,6 +109,8 @@ The exit code is 0 if there is an answer, and 1 if there is none.`,
 func (a *app) addAskFlags(c *cobra.Command, x *askFlags) {
 	f := c.Flags()
 	f.StringVar(&x.agent, "agent", "agent", "the workspace that the agent runs in; it is made if there is none")
+	f.StringVar(&x.command, "agent-command", "", "run this agent that speaks ACP in the place of carrel's own: a `COMMAND` in that workspace "+
+		"and its words (default by agent.yaml)")
 	f.StringVar(&x.model, "model", "", "the `NAME` of the model's endpoint for a new agent, see \"carrel model ls\" (default the only one)")
 	_ = c.RegisterFlagCompletionFunc("model", a.completeModel()) // the flag is there
 	f.StringVar(&x.llm, "llm", "", "the model's own name, as its provider has it (default $"+agentEnv+")")
@@ -207,6 +212,8 @@ type asker struct {
 	// offered is the last note that the agent has proposed. brings: the question has texts that others wrote.
 	offered string
 	brings  bool
+	// began is told of each task that begins. Optional.
+	began func(task string) error
 	// told is what the agent is told with the next question, and last what could be.
 	told, last string
 }
@@ -228,7 +235,10 @@ func (a *app) newAsker(c *cobra.Command, x *askFlags) (*asker, error) {
 	if x.llm == "" {
 		x.llm = os.Getenv(agentEnv)
 	}
-	if x.llm == "" {
+	if err := x.sit(c); err != nil {
+		return nil, err
+	}
+	if x.llm == "" && x.seat == nil {
 		return nil, usage(c, "cannot ask a model without its name: give --llm NAME, or set $%s", agentEnv)
 	}
 	return &asker{
@@ -316,17 +326,26 @@ func (k *asker) begin(ctx context.Context, question string) (*carrelv1.Task, err
 	if err != nil {
 		return nil, err
 	}
+	protocol, env := ownAgent, map[string]string(nil)
+	if k.seat != nil {
+		protocol, env = seatAgent, k.seat.environment(k.llm)
+	}
 	m, err := askOf(ctx, client, tasks.RunTask, &carrelv1.RunTaskRequest{
-		Workspace: k.ws, Prompt: question, Protocol: "agent", Serve: serves, After: k.after, PlanOnly: k.planOnly,
+		Workspace: k.ws, Prompt: question, Protocol: protocol, Serve: serves, After: k.after, PlanOnly: k.planOnly,
 		FanOut: fanOut(k.orders.All), GroupFanOuts: groups, Over: vitals.Over(k.vitals(ctx)), Memory: notes, BringsData: k.brings,
 		Command: &carrelv1.Command{
-			Argv: k.argv, TimeoutMs: k.timeout.Milliseconds(), Source: carrel.SourceUser, ApprovalWaitMs: max(wait.Milliseconds(), -1),
+			Argv: k.argv, Env: env, TimeoutMs: k.timeout.Milliseconds(), Source: carrel.SourceUser, ApprovalWaitMs: max(wait.Milliseconds(), -1),
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
 	k.after = m.GetTask().GetId()
+	if k.began != nil {
+		if err := k.began(k.after); err != nil {
+			_ = k.to.note(err.Error() + "; it cannot be loaded later")
+		}
+	}
 	t := &turnView{
 		a: a, client: client, ws: k.ws, task: m.GetTask(), out: *k.output, yesSafe: k.yesSafe, plans: newPlans(), to: k.to,
 		offered: func(note string) { k.offered = note },

@@ -27,7 +27,7 @@ func (a *app) agentWorkspace(ctx context.Context, client *carrel.Client, x *askF
 	m, err := askOf(ctx, client, workspaces.Get, &carrelv1.GetRequest{Workspace: x.agent})
 	switch {
 	case err == nil && m.GetWorkspace().GetState() == string(workspace.StateCreating): // the second of two first questions waits
-	case err == nil && len(m.GetWorkspace().GetModels()) == 0:
+	case err == nil && len(m.GetWorkspace().GetModels()) == 0 && x.seat == nil: // another agent may have a key of its own
 		return "", fmt.Errorf("cannot ask a model: workspace %s has none; give it one with \"carrel update --model NAME %s\" "+
 			"(\"carrel model ls\"): %w", x.agent, x.agent, errdefs.ErrFailedPrecondition)
 	case err == nil:
@@ -83,6 +83,9 @@ func onlyModel(ctx context.Context, client *carrel.Client) (string, error) {
 // agentProgram has the agent's program in its workspace, and returns the command that runs it. Whoever can write in that
 // workspace can change it: it has no rights beyond those of the workspace.
 func (a *app) agentProgram(ctx context.Context, client *carrel.Client, ws string, x *askFlags) ([]string, error) {
+	if x.seat != nil {
+		return x.seat.Command, nil // who set it has put it there
+	}
 	path, err := findProgram("carrel-agent")
 	if err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ func newestTask(ctx context.Context, client *carrel.Client, ws string) (string, 
 		return "", err
 	}
 	for _, t := range m.GetTasks() {
-		if t.GetProtocol() == "agent" {
+		if p := t.GetProtocol(); p == ownAgent || p == seatAgent {
 			return t.GetId(), nil
 		}
 	}
@@ -52,10 +52,11 @@ func (t *turnView) stop(ctx context.Context) {
 	_, _ = askOf(ctx, t.client, tasks.StopTask, &carrelv1.StopTaskRequest{Workspace: t.ws, TaskId: t.task.GetId()}) // it ends by its time too
 }
 
-// answer asks the person at the terminal about each plan that needs it, until ctx ends.
+// answer asks the person at the terminal about each plan that needs it, and about each wish of an agent that others made, until ctx ends.
 func (t *turnView) answer(ctx context.Context) error {
 	err := (&approvalSource{t.client}).stream(ctx, func(m *carrelv1.Approval) error {
-		if m == nil || !isPending(m) || m.GetKind() != string(operation.RunPlan) || m.GetThread() != t.task.GetId() {
+		kind := operation.Name(m.GetKind())
+		if m == nil || !isPending(m) || kind != operation.RunPlan && kind != operation.AskTask || m.GetThread() != t.task.GetId() {
 			return nil
 		}
 		return t.decide(ctx, m)
@@ -66,7 +67,7 @@ func (t *turnView) answer(ctx context.Context) error {
 	return err
 }
 
-// decide shows one plan and sends the answer.
+// decide shows one question and sends the answer.
 func (t *turnView) decide(ctx context.Context, m *carrelv1.Approval) error {
 	open, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -76,7 +77,10 @@ func (t *turnView) decide(ctx context.Context, m *carrelv1.Approval) error {
 		}
 	}()
 	var r reply
-	p, err := t.plans.wait(open, m.GetActionDigest())
+	p, err := &planShown{}, error(nil)
+	if m.GetKind() == string(operation.RunPlan) {
+		p, err = t.plans.wait(open, m.GetActionDigest())
+	}
 	if err == nil && t.yesSafe && p.OnlyFirstRun {
 		_ = t.to.note("approved, as you said --yes-safe")
 		r.kind = approval.Once

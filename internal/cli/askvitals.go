@@ -23,24 +23,32 @@ const (
 	vitalsTime = 2 * time.Second
 )
 
-// thresholds are those of the user, or the usual ones.
-func thresholds() (vitals.Thresholds, error) {
+// settings are the user's of the agent, and the file's name; empty where they have none.
+func settings() (name string, b []byte, err error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return vitals.Default(), nil // a user without a home has set none
+		return "", nil, nil // a user without a home has set none
 	}
-	name := filepath.Join(dir, "carrel", settingsName)
+	name = filepath.Join(dir, "carrel", settingsName)
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO would wait for its writer
 	if errors.Is(err, fs.ErrNotExist) {
-		return vitals.Default(), nil
+		return name, nil, nil
 	}
 	if err != nil {
-		return vitals.Thresholds{}, fmt.Errorf("cannot read the agent's settings: %w", err)
+		return name, nil, fmt.Errorf("cannot read the agent's settings: %w", err)
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, vitals.MaxFile+1))
+	if b, err = io.ReadAll(io.LimitReader(f, vitals.MaxFile+1)); err != nil {
+		err = fmt.Errorf("cannot read the agent's settings: %w", err)
+	}
+	return name, b, err
+}
+
+// thresholds are those of the user, or the usual ones.
+func thresholds() (vitals.Thresholds, error) {
+	name, b, err := settings()
 	if err != nil {
-		return vitals.Thresholds{}, fmt.Errorf("cannot read the agent's settings: %w", err)
+		return vitals.Thresholds{}, err
 	}
 	return vitals.Parse(name, b)
 }

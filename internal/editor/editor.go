@@ -1,7 +1,7 @@
 // Package editor serves carrel's agent to an editor, by the Agent Client Protocol (https://agentclientprotocol.com) on the
 // streams with which the editor started this process.
 //
-//	editor → carrel   initialize, session/new, session/set_mode   requests
+//	editor → carrel   initialize, session/new, session/load, session/set_mode   requests
 //	editor → carrel   session/prompt    request, answered when the turn has ended
 //	editor → carrel   session/cancel    notification
 //	carrel → editor   session/update    what is said, plans, and what becomes of their steps
@@ -13,7 +13,6 @@ package editor
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -52,14 +51,19 @@ type Session interface {
 	PlanOnly() bool
 	// SetPlanOnly has it so for the prompts that follow. It may be called while one is answered.
 	SetPlanOnly(on bool)
+	// Replay tells what was said and done in it so far, the oldest turn first, each to a Turn that next returns. No prompt is
+	// answered meanwhile.
+	Replay(ctx context.Context, next func() *Turn) error
 }
 
-// Open makes a session for the directory that the editor works in.
-type Open func(ctx context.Context, dir string) (Session, error)
+// Open makes a session for the directory that the editor works in. former: it is one that there was before, maybe with another
+// process, and an error if it is not known.
+type Open func(ctx context.Context, dir, id string, former bool) (Session, error)
 
 // server serves one editor.
 type server struct {
 	version string
+	newID   func() string
 	open    Open
 	turns   sync.WaitGroup
 
@@ -71,7 +75,7 @@ type server struct {
 
 // session is what the server keeps of one.
 type session struct {
-	id string
+	id, dir string
 	Session
 	// cancel ends the turn that runs; nil if none does. It is guarded by server.mu.
 	cancel context.CancelFunc
@@ -79,11 +83,11 @@ type session struct {
 	turn int
 }
 
-// Serve speaks with an editor until its input ends, or ctx does. version is the release that it is told.
-func Serve(ctx context.Context, version string, open Open, in io.Reader, out io.Writer) error {
+// Serve speaks with an editor until its input ends, or ctx does. version is the release that it is told, and newID names a session.
+func Serve(ctx context.Context, version string, newID func() string, open Open, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s := &server{version: version, open: open, peer: linerpc.NewPeer(out), sessions: map[string]*session{}}
+	s := &server{version: version, newID: newID, open: open, peer: linerpc.NewPeer(out), sessions: map[string]*session{}}
 	defer s.settle()
 	defer cancel() // before the wait
 	messages, failed := make(chan linerpc.Message), make(chan error, 1)
@@ -143,13 +147,15 @@ func (s *server) take(ctx context.Context, m linerpc.Message) error {
 		return s.peer.Reply(m, map[string]any{
 			"protocolVersion": protocolVersion,
 			"agentCapabilities": map[string]any{
-				"loadSession": false, "promptCapabilities": map[string]bool{"image": false, "audio": false, "embeddedContext": true},
+				"loadSession": true, "promptCapabilities": map[string]bool{"image": false, "audio": false, "embeddedContext": true},
 			},
 			"agentInfo":   map[string]string{"name": "carrel", "title": "Carrel", "version": s.version},
 			"authMethods": []any{},
 		})
 	case "session/new":
-		return s.begin(ctx, m)
+		return s.begin(ctx, m, false)
+	case "session/load":
+		return s.begin(ctx, m, true)
 	case "session/set_mode":
 		return s.setMode(m)
 	case "session/prompt":
@@ -171,13 +177,14 @@ func (s *server) take(ctx context.Context, m linerpc.Message) error {
 		}
 		return nil
 	}
-	return s.peer.Refuse(m, linerpc.MethodNotFound, fmt.Sprintf("cannot do %.64q: carrel has new sessions, prompts and modes", m.Method))
+	return s.peer.Refuse(m, linerpc.MethodNotFound, fmt.Sprintf("cannot do %.64q: carrel has sessions, prompts and modes", m.Method))
 }
 
-// begin makes a session.
-func (s *server) begin(ctx context.Context, m linerpc.Message) error {
+// begin makes a session. former: it is one that there was before, and is told again.
+func (s *server) begin(ctx context.Context, m linerpc.Message, former bool) error {
 	var p struct {
 		Dir string `json:"cwd"`
+		ID  string `json:"sessionId"`
 	}
 	if err := json.Unmarshal(m.Params, &p); err != nil {
 		return s.peer.Refuse(m, linerpc.InvalidParams, "cannot begin: "+err.Error())
@@ -185,18 +192,13 @@ func (s *server) begin(ctx context.Context, m linerpc.Message) error {
 	if !filepath.IsAbs(p.Dir) {
 		return s.peer.Refuse(m, linerpc.InvalidParams, "cannot begin: cwd is not an absolute path")
 	}
-	if len(s.sessions) >= maxSessions {
-		return s.peer.Refuse(m, linerpc.Refused, fmt.Sprintf("cannot begin: this carrel has %d sessions, which is all that it may have; "+
-			"start another one", maxSessions))
+	x, err := s.session(ctx, filepath.Clean(p.Dir), p.ID, former)
+	if err == nil && former {
+		err = s.replay(ctx, x)
 	}
-	opened, err := s.open(ctx, filepath.Clean(p.Dir))
 	if err != nil {
 		return s.peer.Refuse(m, linerpc.Refused, err.Error())
 	}
-	x := &session{id: rand.Text(), Session: opened}
-	s.mu.Lock()
-	s.sessions[x.id] = x
-	s.mu.Unlock()
 	current := modeAct
 	if x.PlanOnly() {
 		current = modePlan
@@ -205,7 +207,66 @@ func (s *server) begin(ctx context.Context, m linerpc.Message) error {
 		{"id": modeAct, "name": "Act", "description": "plans are carried out once they are approved"},
 		{"id": modePlan, "name": "Plan only", "description": "plans are judged and shown, and nothing is run"},
 	}
-	return s.peer.Reply(m, map[string]any{"sessionId": x.id, "modes": map[string]any{"currentModeId": current, "availableModes": modes}})
+	answer := map[string]any{"modes": map[string]any{"currentModeId": current, "availableModes": modes}}
+	if !former {
+		answer["sessionId"] = x.id
+	}
+	return s.peer.Reply(m, answer)
+}
+
+// session makes a session, or finds one that there was before.
+func (s *server) session(ctx context.Context, dir, id string, former bool) (*session, error) {
+	s.mu.Lock()
+	x, runs := s.sessions[id], false
+	if x != nil {
+		runs = x.cancel != nil
+	}
+	s.mu.Unlock()
+	switch {
+	case former && runs:
+		return nil, errors.New("cannot load the session: a turn of it runs; wait for its end, or cancel it")
+	case former && x != nil && x.dir != dir:
+		return nil, fmt.Errorf("cannot load the session in %s: it works in %s", dir, x.dir)
+	case former && x != nil:
+		return x, nil
+	case len(s.sessions) >= maxSessions:
+		return nil, fmt.Errorf("cannot begin: this carrel has %d sessions, which is all that it may have; start another one", maxSessions)
+	}
+	if !former {
+		id = s.newID()
+	}
+	opened, err := s.open(ctx, dir, id, former)
+	if err != nil {
+		return nil, err
+	}
+	x = &session{id: id, dir: dir, Session: opened}
+	s.mu.Lock()
+	s.sessions[id] = x
+	s.mu.Unlock()
+	return x, nil
+}
+
+// replay tells the editor what there was in a session.
+func (s *server) replay(ctx context.Context, x *session) error {
+	var t *Turn
+	defer func() {
+		if t != nil {
+			t.over(false)
+		}
+	}()
+	return x.Replay(ctx, func() *Turn {
+		if t != nil {
+			t.over(false)
+		}
+		t = s.turnOf(x)
+		return t
+	})
+}
+
+// turnOf is the next turn of a session. Its number is in the names of what it shows.
+func (s *server) turnOf(x *session) *Turn {
+	x.turn++
+	return &Turn{s: s, session: x.id, prefix: strconv.Itoa(x.turn), cards: map[string]*card{}}
 }
 
 func (s *server) setMode(m linerpc.Message) error {
@@ -235,9 +296,8 @@ func (s *server) prompt(ctx context.Context, m linerpc.Message) error {
 		return s.peer.Refuse(m, linerpc.InvalidRequest, "cannot take the prompt: there is no such session, or a turn of it runs")
 	}
 	ctx, x.cancel = context.WithCancel(ctx)
-	x.turn++
+	t := s.turnOf(x)
 	s.turns.Go(func() {
-		t := &Turn{s: s, session: x.id, prefix: strconv.Itoa(x.turn), cards: map[string]*card{}}
 		err := x.Prompt(ctx, p, t)
 		cancelled := ctx.Err() != nil
 		t.over(cancelled)

@@ -30,6 +30,17 @@ type peer struct {
 type agent struct {
 	prompt   func(ctx context.Context, p editor.Prompt, to *editor.Turn) error
 	planOnly bool
+	// replay is what a former session tells, of which the id is former.
+	replay func(next func() *editor.Turn) error
+}
+
+const former = "FORMER"
+
+func (a *agent) Replay(_ context.Context, next func() *editor.Turn) error {
+	if a.replay == nil {
+		return nil
+	}
+	return a.replay(next)
 }
 
 func (a *agent) Prompt(ctx context.Context, p editor.Prompt, to *editor.Turn) error {
@@ -45,9 +56,14 @@ func serve(t *testing.T, a *agent) *peer {
 	outR, outW := io.Pipe()
 	p := &peer{t: t, in: inW, got: make(chan linerpc.Message, 100), end: make(chan error, 1)}
 	go func() {
-		err := editor.Serve(t.Context(), "1.2.3", func(_ context.Context, dir string) (editor.Session, error) {
+		n := 0
+		newID := func() string { n++; return fmt.Sprint("s", n) }
+		err := editor.Serve(t.Context(), "1.2.3", newID, func(_ context.Context, dir, id string, before bool) (editor.Session, error) {
 			if dir != "/project" {
 				return nil, fmt.Errorf("cannot work in %s", dir)
+			}
+			if before && id != former {
+				return nil, errors.New("there is no such session")
 			}
 			return a, nil
 		}, inR, outW)
@@ -423,7 +439,8 @@ func TestAnEditorThatReadsNothing(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_ = editor.Serve(ctx, "1.2.3", func(context.Context, string) (editor.Session, error) { return a, nil }, in, w)
+			id := func() string { return "s1" }
+			_ = editor.Serve(ctx, "1.2.3", id, func(context.Context, string, string, bool) (editor.Session, error) { return a, nil }, in, w)
 		}()
 		p := &peer{t: t, in: feed}
 		r := linerpc.NewReader(out)

@@ -26,8 +26,8 @@ type card struct {
 	id, title, kind string
 	text            string
 	entries         []entry
-	// failed: a step did not end well. over: nothing more comes of it.
-	failed, over bool
+	// failed: a step did not end well. over: nothing more comes of it. wish: it is no plan, and has no steps.
+	failed, over, wish bool
 }
 
 // entry is a step of a plan, in the words of the protocol.
@@ -65,6 +65,9 @@ type Question struct {
 
 // Words are a part of the agent's answer, in Markdown.
 func (t *Turn) Words(text string) error { return t.chunk("agent_message_chunk", text) }
+
+// Asked is what the person asked, where a former turn is told again.
+func (t *Turn) Asked(text string) error { return t.chunk("user_message_chunk", text) }
 
 // Note is a line of carrel's own.
 func (t *Turn) Note(text string) error {
@@ -104,6 +107,17 @@ func (t *Turn) Plan(p Plan) error {
 		return err
 	}
 	return t.list(c)
+}
+
+// Wish shows something that the agent's program asks for, which is no plan. A question about it follows.
+func (t *Turn) Wish(digest, title string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := &card{id: fmt.Sprintf("%s-wish-%d", t.prefix, len(t.cards)+1), title: title, kind: "other", wish: true}
+	t.cards[digest] = c
+	return t.update(map[string]any{
+		"sessionUpdate": "tool_call", "toolCallId": c.id, "title": c.title, "kind": c.kind, "status": pending, "content": []any{},
+	})
 }
 
 // begin has the first step that has not begun be under way.
@@ -259,6 +273,10 @@ func (t *Turn) started(digest string) error {
 	c := cmp.Or(t.cards[digest], t.last)
 	if c == nil || c.over {
 		return nil
+	}
+	if c.wish { // what comes of it is the program's own
+		c.over = true
+		return t.update(map[string]any{"sessionUpdate": "tool_call_update", "toolCallId": c.id, "status": completed})
 	}
 	c.begin()
 	if err := t.update(map[string]any{

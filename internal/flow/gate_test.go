@@ -87,6 +87,7 @@ type house struct {
 	// observe is told of each passage.
 	observe func(*gate.Passage)
 	redact  *redact.Redactor
+	tools   tasks.Tools
 	files   *archivestore.Store
 	// maxArchives and archiveBytes bound the archives of one owner, and keepArchives how long they stay.
 	maxArchives  int
@@ -166,7 +167,7 @@ func (h *house) start() {
 		MaxArchives: h.maxArchives, ArchiveBytes: h.archiveBytes, KeepArchives: h.keepArchives,
 		Unpacking: archiver.Limits{Bytes: 1 << 30, Entries: 1000, Ratio: 1000},
 		Ways:      h.ways, PortLinger: h.linger,
-		Models: func() *egressconf.Config { return h.host }, ModelClock: h.today, TaskPatience: h.tasks,
+		Models: func() *egressconf.Config { return h.host }, ModelClock: h.today, TaskPatience: h.tasks, Tools: h.tools,
 		Sealer: sealer, SecretsChanged: func(_ context.Context, owner, name string) { h.changed = append(h.changed, owner+" "+name) },
 	})
 	if err := h.Recover(ctx); err != nil {

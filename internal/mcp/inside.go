@@ -26,10 +26,15 @@ var insidePatience = struct{ first, read time.Duration }{time.Minute, 30 * time.
 // Accept serves one client that is a program in the workspace, until it goes, breaks a rule or ctx ends. It is Run with bounds that a
 // client which runs as its user's does not need: nothing is read while an answer waits to be read, or too many requests are open.
 func (s *Server) Accept(ctx context.Context, c net.Conn) error {
+	return accept(ctx, s.mcp, c, func(x *sdk.ServerSession) { s.session(x).life.Store(&ctx) })
+}
+
+// accept is Accept for any server. begun is called with the session.
+func accept(ctx context.Context, server *sdk.Server, c net.Conn, begun func(*sdk.ServerSession)) error {
 	t := &wary{conn: c, closed: make(chan struct{}), open: map[any]bool{}, free: make(chan struct{}, 1)}
 	t.transport = sdk.IOTransport{Reader: c, Writer: c, MaxLineLength: maxInsideLine}
 	_ = c.SetReadDeadline(time.Now().Add(insidePatience.first)) // one that is gone is seen at once
-	return s.run(ctx, t, c, maxInsideLine)
+	return run(ctx, server, t, c, maxInsideLine, begun)
 }
 
 // wary is the transport of one such client, and its connection.

@@ -172,16 +172,17 @@ func (s *Server) instructions() string {
 // Run serves one client on a reader and a writer until the client goes or ctx ends. Calls of a client that has gone end,
 // and with them the commands that they had started and not detached. A message longer than MaxLine ends the session.
 func (s *Server) Run(ctx context.Context, r io.ReadCloser, w io.WriteCloser) error {
-	return s.run(ctx, &sdk.IOTransport{Reader: r, Writer: w, MaxLineLength: MaxLine}, r, MaxLine)
+	t := &sdk.IOTransport{Reader: r, Writer: w, MaxLineLength: MaxLine}
+	return run(ctx, s.mcp, t, r, MaxLine, func(x *sdk.ServerSession) { s.session(x).life.Store(&ctx) })
 }
 
-// run serves one client on a transport, which closing r ends.
-func (s *Server) run(ctx context.Context, t sdk.Transport, r io.Closer, maxLine int) error {
-	x, err := s.mcp.Connect(ctx, t, nil)
+// run serves one client on a transport, which closing r ends. begun is called with its session.
+func run(ctx context.Context, server *sdk.Server, t sdk.Transport, r io.Closer, maxLine int, begun func(*sdk.ServerSession)) error {
+	x, err := server.Connect(ctx, t, nil)
 	if err != nil {
 		return fmt.Errorf("cannot serve the client: %w", err)
 	}
-	s.session(x).life.Store(&ctx)
+	begun(x)
 	ended := make(chan error, 1)
 	go func() { ended <- x.Wait() }()
 	select {

@@ -49,6 +49,8 @@ type server struct {
 	cut context.CancelCauseFunc
 	all sync.WaitGroup
 	own chan struct{} // a place for each session
+	// seat are the tools of an agent in the place of carrel's own; nil for other programs.
+	seat *mcp.Offer
 
 	mu  sync.Mutex
 	mcp *mcp.Server // once the first session has begun
@@ -67,6 +69,9 @@ func (t *Tools) serve(l listener, o tasks.Opening) (*server, error) {
 		return nil, errors.Join(err, s.inside.Close())
 	}
 	s.ctx, s.cut = context.WithCancelCause(context.Background())
+	if o.Seat != nil {
+		s.seat = seatTools(o.Seat, t.cfg.Version)
+	}
 	s.all.Go(s.accept)
 	return s, nil
 }
@@ -147,6 +152,9 @@ func (s *server) session(c net.Conn) error {
 		return err
 	}
 	defer leave()
+	if s.seat != nil {
+		return s.seat.Accept(held, c)
+	}
 	m, err := s.server(held)
 	if err != nil {
 		return err

@@ -3,7 +3,8 @@
 //	program ──stdio──► bridge ──socket of the workspace──► Server: bounds ──► mcp.Server ──► api.Inside ──► gate
 //
 // What comes from the socket is a program's that nobody trusts. All that is done for it is asked for over the API, by the
-// task's principal, who is bound to the workspace.
+// task's principal, who is bound to the workspace. An agent in the place of carrel's own has other tools, and none of these: what
+// it reads and proposes goes to its task (tasks.Seat), as what carrel's own agent proposes does.
 //
 // It must not reach the gate in another way than its clients do, but to put the bridge into the workspace.
 package taskmcp

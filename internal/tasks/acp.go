@@ -24,9 +24,12 @@ import (
 //	agent → carrel   session/request_permission   requests
 //	carrel → agent   session/cancel    notification
 type acp struct {
-	c       *conversation
-	prompt  string
-	meta    func() any   // what session/new says beside, nil for nothing
+	c      *conversation
+	prompt string
+	meta   func() any // what session/new says beside, nil for nothing
+	// preface is a text that stands before the prompt, nil for none. say takes an update, nil to keep it as it is.
+	preface func() string
+	say     func(update json.RawMessage) error
 	step    atomic.Int32 // the number of the request that is open
 	session atomic.Pointer[string]
 }
@@ -119,9 +122,11 @@ func (a *acp) answered(m linerpc.Message) error {
 			return fmt.Errorf("its session has an id of %d bytes; 1 to 256 are allowed", len(r.SessionID))
 		}
 		a.session.Store(&r.SessionID)
-		return a.request("session/prompt", map[string]any{
-			"sessionId": r.SessionID, "prompt": []map[string]string{{"type": "text", "text": a.prompt}},
-		})
+		prompt := []map[string]string{{"type": "text", "text": a.prompt}}
+		if a.preface != nil {
+			prompt = append([]map[string]string{{"type": "text", "text": a.preface()}}, prompt...)
+		}
+		return a.request("session/prompt", map[string]any{"sessionId": r.SessionID, "prompt": prompt})
 	}
 	if err := a.c.message("completion", m.Result); err != nil {
 		return err
@@ -169,6 +174,9 @@ func (a *acp) update(m linerpc.Message) error {
 		if err := a.ours(p.SessionID); err != nil {
 			return err
 		}
+	}
+	if a.say != nil {
+		return a.say(p.Update)
 	}
 	return a.c.message("message", p.Update)
 }

@@ -31,14 +31,18 @@ type agent struct {
 }
 
 func newAgent(c *conversation) dialect {
-	a := &agent{acp: acp{c: c}}
+	a := &agent{acp: acp{c: c}, turn: c.turn()}
+	a.meta = func() any { return map[string]any{"carrel": c.situation()} }
+	return a
+}
+
+// turn is the turn of an agent.
+func (c *conversation) turn() turns.Turn {
 	on, _ := c.tasks.cfg.Lifecycle.Target(c.task.Workspace)
-	a.meta = a.context
-	a.turn = turns.Turn{
+	return turns.Turn{
 		By: c.by, Task: c.task.ID, Trace: c.trace, On: on, PlanOnly: c.planOnly, Orders: c.orders, Wait: c.wait,
 		Gone: c.quiet, Hosts: c.hosts, Note: c.note,
 	}
-	return a
 }
 
 func (a *agent) take(m linerpc.Message) error {

@@ -48,10 +48,12 @@ type Patience struct {
 	Stop, Leave time.Duration
 	// Serve is how long an agent's plan waits for the client that serves hosts.
 	Serve time.Duration
+	// Call is how long a call of a tool waits for the end of a plan that was proposed by one.
+	Call time.Duration
 }
 
 // patience is that of all tasks; tests have another.
-var patience = Patience{time.Minute, 30 * time.Second, 10 * time.Second, 10 * time.Second, 10 * time.Second}
+var patience = Patience{time.Minute, 30 * time.Second, 10 * time.Second, 10 * time.Second, 10 * time.Second, 25 * time.Second}
 
 // dialect is what a program speaks. It is called by one goroutine, but for stop. An error of begin or take ends the task,
 // which has failed by it.
@@ -69,6 +71,8 @@ var dialects = map[string]func(*conversation) dialect{
 	Carrel: func(c *conversation) dialect { return &own{c: c} },
 	ACP:    func(c *conversation) dialect { return &acp{c: c} },
 	Agent:  newAgent,
+	// Its tools are served before it begins.
+	SeatACP: func(c *conversation) dialect { return newSeat(c) },
 }
 
 // conversation is a task that runs.
@@ -96,7 +100,9 @@ type conversation struct {
 	// tools is the command that reaches the tools of the task, nil if it has none, and cutTools ends them.
 	tools    []string
 	cutTools func()
-	timer    *time.Timer // of the dialect, and its goroutine's
+	// seat is what the tools of an agent in the place of carrel's own propose by; nil for other programs.
+	seat  *proposals
+	timer *time.Timer // of the dialect, and its goroutine's
 	// quiet is closed when nobody is to be asked any more. The end is kept, then recorded by record, which is there once ready
 	// is closed, and then told.
 	quiet     chan struct{}
@@ -153,7 +159,7 @@ func (t *Tasks) open(r *operation.Request, task workspace.Task, proc runtime.Pro
 	if len(f) > 1 {
 		c.out, c.err = f[1], f[2]
 	}
-	if spec.Serve && task.Protocol == Agent {
+	if spec.Serve && proposes(task.Protocol) {
 		c.about = make(chan struct{})
 	}
 	c.speak = dialects[task.Protocol](c)
@@ -201,6 +207,7 @@ func (c *conversation) run(prompt string) {
 	}
 	c.hush()
 	c.asking.Wait()
+	c.seat.end()
 	within(cut, c.limit.Leave) // nothing is done for a task that is said to have ended
 	select {
 	case <-exited:

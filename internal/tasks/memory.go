@@ -22,7 +22,7 @@ type beginning struct {
 // beginning is what a task begins with: the given one, or that of the session that it goes on with. Of a session of which that is not known
 // no note is told, and none taken.
 func (t *Tasks) beginning(ctx context.Context, task workspace.Task, after id.Command, given beginning) beginning {
-	if task.Protocol != Agent {
+	if !proposes(task.Protocol) {
 		return beginning{}
 	}
 	if after == "" {

@@ -39,7 +39,12 @@ const (
 	ACP    = "acp"
 	// Agent is ACP with a request by which plans are proposed: see agent.
 	Agent = "agent"
+	// SeatACP is ACP of any agent, in the place of carrel's own. It proposes by tools: see inSeat.
+	SeatACP = "agent-acp"
 )
+
+// proposes reports whether a program of a protocol has no power of its own, and proposes what is to be done elsewhere.
+func proposes(protocol string) bool { return protocol == Agent || protocol == SeatACP }
 
 // Bounds.
 const (
@@ -127,7 +132,8 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 	protocol, prompt := cmp.Or(spec.Protocol, Carrel), spec.Prompt
 	switch {
 	case dialects[protocol] == nil:
-		return task, fmt.Errorf("cannot run a task by the protocol %q: there are carrel, acp and agent: %w", protocol, errdefs.ErrInvalidArgument)
+		return task, fmt.Errorf("cannot run a task by the protocol %q: there are carrel, acp, agent and agent-acp: %w", protocol,
+			errdefs.ErrInvalidArgument)
 	case len(prompt) > MaxPrompt:
 		return task, fmt.Errorf("cannot run a task with a prompt of %d bytes: at most %d are allowed; put the rest into a file inside: %w",
 			len(prompt), MaxPrompt, errdefs.ErrInvalidArgument)
@@ -155,7 +161,7 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 		return task, a.Deny(ctx, err)
 	}
 	wait := time.Duration(e.Asked.WaitMS) * time.Millisecond
-	if wait == 0 || wait < 0 && protocol != Agent { // an agent's plan need not wait
+	if wait == 0 || wait < 0 && !proposes(protocol) { // an agent's plan need not wait
 		wait = DefaultWait
 	}
 	if e.TimeoutMS == 0 {
@@ -175,7 +181,7 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 		if err != nil {
 			return nil, err
 		}
-		argv, end, err := t.openTools(ctx, pm, protocol, cmd, a.Request())
+		s, argv, end, err := t.openTools(ctx, pm, protocol, cmd, a.Request())
 		if err != nil {
 			abandon(proc)
 			return nil, err
@@ -186,7 +192,7 @@ func (t *Tasks) RunTask(ctx context.Context, p principal.Principal, ref string, 
 			State: workspace.TaskRunning, Began: time.Now(),
 		}
 		c = t.open(a.Request(), task, proc, wait, spec)
-		c.tools, c.cutTools = argv, end
+		c.tools, c.cutTools, c.seat = argv, end, s
 		if err = t.cfg.Store.AddTask(ctx, task, maxKept); err == nil {
 			crashpoint.Here("daemon.task.kept")
 			err = t.begin(c, prompt)
@@ -272,7 +278,7 @@ func (t *Tasks) begin(c *conversation, prompt string) error {
 	}
 	t.live[c.task.ID] = c
 	over := func() {}
-	if c.task.Protocol == Agent {
+	if proposes(c.task.Protocol) {
 		over = t.cfg.Turn(c.task.Workspace, c.trace)
 	}
 	t.all.Go(func() {

@@ -2,6 +2,9 @@ package tasks
 
 import (
 	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/operation"
@@ -25,21 +28,33 @@ type Opening struct {
 	On      id.Workspace
 	By      principal.Principal
 	Trace   id.Trace
+	// Seat is what the tools propose by, of an agent in the place of carrel's own: it has those of package seat, and no others. nil for
+	// programs that work in On.
+	Seat Seat
 }
 
-// tooled are the protocols whose programs are told of tools. carrel's own agent proposes plans instead.
-var tooled = map[string]bool{ACP: true}
+// tooled are the protocols whose programs are told of tools. carrel's own agent proposes by a request of its protocol.
+var tooled = map[string]bool{ACP: true, SeatACP: true}
 
 // openTools opens the tools of a task, if its protocol has any and they are served.
 func (t *Tasks) openTools(ctx context.Context, p permit.Permit, protocol string, task id.Command, r *operation.Request) (
-	argv []string, end func(), err error,
+	s *proposals, argv []string, end func(), err error,
 ) {
-	if !tooled[protocol] || t.cfg.Tools == nil {
-		return nil, func() {}, nil
+	switch {
+	case protocol == SeatACP && t.cfg.Tools == nil:
+		return nil, nil, nil, fmt.Errorf("cannot run an agent that proposes by tools: this carrel serves none: %w", errdefs.ErrFailedPrecondition)
+	case !tooled[protocol] || t.cfg.Tools == nil:
+		return nil, nil, func() {}, nil
 	}
 	rt, err := t.cfg.Lifecycle.Runtime(r.On.Boundary)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	return t.cfg.Tools.Open(ctx, Opening{Runtime: rt, Permit: p, Task: task, On: r.On.Name, By: r.By, Trace: r.Trace})
+	o := Opening{Runtime: rt, Permit: p, Task: task, On: r.On.Name, By: r.By, Trace: r.Trace}
+	if protocol == SeatACP {
+		s = newProposals()
+		o.Seat = s
+	}
+	argv, end, err = t.cfg.Tools.Open(ctx, o)
+	return s, argv, end, err
 }

@@ -40,11 +40,15 @@ func (s *step) path() string {
 
 // readAll carries out calls of tools, at the same time. All of them are judged before any is, and nobody is asked.
 func (t *Turns) readAll(ctx context.Context, turn *Turn, calls []plan.ToolCall) (Reply, error) {
-	if turn.rounds >= tools.MaxRounds {
+	count, most := 1, tools.MaxRounds
+	if turn.Singly {
+		count, most = len(calls), tools.MaxRounds*tools.MaxCalls
+	}
+	if turn.rounds+count > most {
 		return Reply{Outcome: Invalid, Why: fmt.Sprintf("tools were called %d times without a plan in between, which is all that is allowed; "+
 			"propose a plan, or answer with what you know", turn.rounds)}, nil
 	}
-	turn.rounds++
+	turn.rounds += count
 	if turn.read >= tools.MaxTurn {
 		return Reply{Outcome: Refused, Why: fmt.Sprintf("the tools of this turn have printed %d characters, which is all that is allowed; "+
 			"propose a plan, or answer with what you know", tools.MaxTurn)}, nil

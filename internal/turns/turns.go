@@ -95,11 +95,16 @@ type Turn struct {
 	Hosts func() runtime.Hosts
 	// Note keeps what happens, for those who follow the turn.
 	Note func(kind string, body any) error
+	// Singly: each call of a tool is an answer of its own, so that calls are counted in the place of answers.
+	Singly bool
+	// DenialEnds: once a person has denied a plan nothing more is taken. carrel's own agent ends its turn then by itself.
+	DenialEnds bool
 
 	plans, repairs int
-	// rounds are the answers with calls of tools since the last plan, and read what all calls printed, in bytes.
+	// rounds are the answers with calls of tools since the last plan, or the calls, and read what all calls printed, in bytes.
 	rounds, read int
-	blocked      bool
+	// blocked is why nothing more is taken, "" while something is.
+	blocked string
 }
 
 // Outcomes of a proposal.
@@ -156,13 +161,16 @@ type StepResult struct {
 
 func (r StepResult) failed() bool { return r.Code == nil || *r.Code != 0 }
 
+// nothingMore is what an agent is told that goes on after the end of what it may do.
+const nothingMore = "nothing more is taken in this turn; answer with what you know"
+
 // Propose carries out what an agent proposes, and returns what it is told. The error is one that ends the turn.
 func (t *Turns) Propose(ctx context.Context, turn *Turn, text []byte) (Reply, error) {
 	switch {
-	case turn.blocked:
-		return Reply{Outcome: Blocked, Why: "nothing more is taken in this turn"}, nil
+	case turn.blocked != "":
+		return Reply{Outcome: Blocked, Why: turn.blocked}, nil
 	case turn.plans >= MaxPlans:
-		turn.blocked = true
+		turn.blocked = nothingMore
 		return Reply{Outcome: Blocked, Why: fmt.Sprintf("a turn has at most %d plans; answer with what you know", MaxPlans)}, nil
 	}
 	if err := t.valid(turn.By); err != nil {
@@ -174,9 +182,12 @@ func (t *Turns) Propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 	}
 	if reply.Outcome == Invalid {
 		if turn.repairs++; turn.repairs > maxRepairs {
-			turn.blocked = true
+			turn.blocked = nothingMore
 			reply = Reply{Outcome: Blocked, Why: "this was the third answer that is no plan: " + reply.Why}
 		}
+	}
+	if reply.Outcome == Denied && turn.DenialEnds {
+		turn.blocked = "nothing more is taken in this turn, because the last plan was not approved; tell the person what you know"
 	}
 	if reply.Outcome != Done && reply.Outcome != Failed {
 		err = turn.Note("refusal", map[string]string{"outcome": reply.Outcome, "why": reply.Why})

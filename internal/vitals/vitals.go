@@ -42,7 +42,7 @@ func Default() Thresholds {
 	return Thresholds{LoadPerProcessor: 2, MemoryAvailable: 10, DiskUsed: 90, InodesUsed: 90}
 }
 
-// Parse reads a file of settings, which has thresholds alone; those that it leaves out have their defaults. Errors are of kind
+// Parse reads the thresholds of a file of settings; those that it leaves out have their defaults. Errors are of kind
 // invalid argument and name the file, with the line where it is of another form.
 func Parse(file string, b []byte) (Thresholds, error) {
 	fail := func(format string, args ...any) (Thresholds, error) {
@@ -54,7 +54,8 @@ func Parse(file string, b []byte) (Thresholds, error) {
 	t := Default()
 	all := struct {
 		Thresholds *Thresholds `yaml:"thresholds"`
-	}{&t}
+		Agent      any         `yaml:"agent"` // who runs it reads that
+	}{Thresholds: &t}
 	d := yaml.NewDecoder(bytes.NewReader(b), yaml.Strict())
 	switch err := d.Decode(&all); {
 	case errors.Is(err, io.EOF) || err == nil && all.Thresholds == nil: // nothing is set

@@ -26,7 +26,7 @@ type Task struct {
 	Owner     string
 	// Principal started it.
 	Principal string
-	// Protocol is what its program speaks: "carrel", "acp" or "agent".
+	// Protocol is what its program speaks: "carrel", "acp", "agent" or "agent-acp".
 	Protocol string
 	Argv     []string
 	State    TaskState
@@ -40,7 +40,7 @@ type Task struct {
 
 // TaskSpec says what a task is to be.
 type TaskSpec struct {
-	// Protocol is "carrel", which "" is too, "acp" or "agent". Prompt is what the task is to do.
+	// Protocol is "carrel", which "" is too, "acp", "agent" or "agent-acp". Prompt is what the task is to do.
 	Protocol, Prompt string
 	// After is a task of the same workspace that an agent goes on from: it is told what was said there. Optional.
 	After id.Command

@@ -55,6 +55,8 @@ var tiers = []deps.Tier{
 	{Name: "archivestore", Level: 2},
 	{Name: "secret", Level: 2},
 	{Name: "memory", Level: 2},
+	{Name: "seat", Level: 2},
+	{Name: "sessions", Level: 2},
 
 	{Name: "permit", Level: 3},
 	{Name: "record", Level: 3},

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -31,16 +32,29 @@ type anEditor struct {
 	got     chan linerpc.Message
 	session string
 	next    int
+	close   func()
 }
 
 // acpCommand is carrel acp for a user with a home of their own.
 func (m *modeled) acpCommand(t *testing.T, who *syscall.Credential, args ...string) *exec.Cmd {
+	t.Helper()
+	return m.acpAt(t, homeOf(t, who), who, args...)
+}
+
+// homeOf is a new home of a user.
+func homeOf(t *testing.T, who *syscall.Credential) string {
 	t.Helper()
 	home := t.TempDir()
 	openWay(t, home)
 	if err := os.Chown(home, int(who.Uid), int(who.Gid)); err != nil {
 		t.Fatal(err)
 	}
+	return home
+}
+
+// acpAt is carrel acp for a user with this home.
+func (m *modeled) acpAt(t *testing.T, home string, who *syscall.Credential, args ...string) *exec.Cmd {
+	t.Helper()
 	c := m.command(context.WithoutCancel(t.Context()), who, append([]string{"acp", "--llm", "m1", "--model", "house"}, args...)...)
 	c.Env, c.Dir = append(c.Environ(), "HOME="+home, "XDG_STATE_HOME=", "XDG_CONFIG_HOME="), home
 	return c
@@ -49,7 +63,27 @@ func (m *modeled) acpCommand(t *testing.T, who *syscall.Credential, args ...stri
 // editor begins a session of an editor.
 func (m *modeled) editor(t *testing.T, who *syscall.Credential, args ...string) *anEditor {
 	t.Helper()
-	c := m.acpCommand(t, who, args...)
+	e := startEditor(t, m.acpCommand(t, who, args...))
+	e.begin()
+	return e
+}
+
+// begin begins a session.
+func (e *anEditor) begin() {
+	e.t.Helper()
+	var s struct {
+		ID string `json:"sessionId"`
+	}
+	answer := e.answer(e.send("session/new", map[string]any{"cwd": e.c.Dir, "mcpServers": []any{}}))
+	if err := json.Unmarshal(answer, &s); err != nil || s.ID == "" {
+		e.t.Fatalf("there is no session: %v", err)
+	}
+	e.session = s.ID
+}
+
+// startEditor starts an editor, which has no session yet.
+func startEditor(t *testing.T, c *exec.Cmd) *anEditor {
+	t.Helper()
 	e := &anEditor{t: t, c: c, got: make(chan linerpc.Message, 100)}
 	var err error
 	if e.in, err = c.StdinPipe(); err != nil {
@@ -70,21 +104,15 @@ func (m *modeled) editor(t *testing.T, who *syscall.Credential, args ...string) 
 			e.got <- msg
 		}
 	}()
-	t.Cleanup(func() {
+	e.close = sync.OnceFunc(func() {
 		_ = e.in.Close()
 		if err := c.Wait(); err != nil {
 			t.Errorf("carrel acp: %v", err)
 		}
 		_ = w.Close()
 	})
+	t.Cleanup(e.close)
 	e.answer(e.send("initialize", map[string]any{"protocolVersion": 1, "clientCapabilities": map[string]any{}}))
-	var s struct {
-		ID string `json:"sessionId"`
-	}
-	if err := json.Unmarshal(e.answer(e.send("session/new", map[string]any{"cwd": c.Dir, "mcpServers": []any{}})), &s); err != nil || s.ID == "" {
-		t.Fatalf("there is no session: %v", err)
-	}
-	e.session = s.ID
 	return e
 }
 

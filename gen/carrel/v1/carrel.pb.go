@@ -8560,7 +8560,7 @@ type RunTaskRequest struct {
 	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
 	// Its stdin and stdout speak the protocol, or fd does.
 	Command *Command `protobuf:"bytes,2,opt,name=command,proto3" json:"command,omitempty"`
-	// carrel, acp or agent; empty is carrel.
+	// carrel, acp, agent or agent-acp; empty is carrel.
 	Protocol string `protobuf:"bytes,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	// At most 128 KiB.
 	Prompt string `protobuf:"bytes,4,opt,name=prompt,proto3" json:"prompt,omitempty"`

@@ -1920,7 +1920,7 @@ class RunTaskRequest(Message):
     workspace: str = ""
     # Its stdin and stdout speak the protocol, or fd does.
     command: Command | None = None
-    # carrel, acp or agent; empty is carrel.
+    # carrel, acp, agent or agent-acp; empty is carrel.
     protocol: str = ""
     # At most 128 KiB.
     prompt: str = ""
@@ -3560,7 +3560,7 @@ class TaskService:
 
 
 class AgentService:
-    """AgentService serves the agents of tasks that were run by the protocol "agent". See docs/agent.md."""
+    """AgentService serves the agents of tasks that were run by the protocol "agent" or "agent-acp". See docs/agent.md."""
 
     # Serve carries out an agent's steps on hosts: on the machine and the remote hosts that the client reaches, with the rights
     # of its user. The daemon has judged and recorded each step before it sends it. Only who runs the task may serve it, and

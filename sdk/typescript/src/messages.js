@@ -1634,7 +1634,7 @@ export const TaskService = {
 };
 
 /**
- * AgentService serves the agents of tasks that were run by the protocol "agent". See docs/agent.md.
+ * AgentService serves the agents of tasks that were run by the protocol "agent" or "agent-acp". See docs/agent.md.
  */
 export const AgentService = {
   /**

@@ -23,7 +23,7 @@ export class Tasks {
   }
 
   /**
-   * Starts a task and returns it once the daemon keeps it. It goes on without this client. protocol is carrel, acp or agent; empty
+   * Starts a task and returns it once the daemon keeps it. It goes on without this client. protocol is carrel, acp, agent or agent-acp; empty
    * is carrel. It is sent once and never again: after ConnectionLost look at list. timeout is how long the task may take, an hour
    * unless told otherwise, and approvalWait how long a person may take to answer what it asks. Its permissions wait as approvals
    * of the kind task.permission. With fd the program speaks on a socket that it inherits as this descriptor (CARREL_TASK_FD), and

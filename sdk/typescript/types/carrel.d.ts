@@ -1567,7 +1567,7 @@ export interface RunTaskRequest {
    */
   command?: Command;
   /**
-   * carrel, acp or agent; empty is carrel.
+   * carrel, acp, agent or agent-acp; empty is carrel.
    */
   protocol: string;
   /**
