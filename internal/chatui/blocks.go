@@ -220,7 +220,7 @@ type questionBlock struct {
 func (b *questionBlock) answered(kind Kind, why string) {
 	b.mine = map[Kind]string{
 		Once: "you let it pass, once", Steps: "you let its first step pass", Files: "you let a part of it pass",
-		Always: "you let it pass, always", Deny: "you denied it",
+		Thread: "you let it pass, and its commands for this session", Always: "you let it pass, always", Deny: "you denied it",
 	}[kind]
 	if why != "" {
 		b.mine += ": " + why
@@ -242,6 +242,10 @@ func (b *questionBlock) lines(width int, trace bool) []string {
 				name = "    and "
 			}
 			out = append(out, hang("  "+name, "          ", why, nothing, width)...)
+		}
+		if b.q.Session {
+			const kept = "with t its commands that need an answer pass again in this session, word for word on the same target"
+			out = append(out, hang("  ", "  ", kept, nothing, width)...)
 		}
 		if trace && b.q.Rule != "" {
 			out = append(out, hang("  rule    ", "          ", b.q.Rule, dim, width)...)

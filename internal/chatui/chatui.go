@@ -42,6 +42,7 @@ type Kind string
 const (
 	Once   Kind = "once"
 	Steps  Kind = "steps"
+	Thread Kind = "thread"
 	Files  Kind = "files"
 	Always Kind = "always"
 	Deny   Kind = "deny"
@@ -108,6 +109,8 @@ type (
 		Details, Until string
 		// Always: an answer for later is possible.
 		Always bool
+		// Session: its commands can be let pass for the session.
+		Session bool
 		// Steps: the plan can be let pass one step at a time.
 		Steps bool
 		// Files are those of which the plan can be let pass for some alone.

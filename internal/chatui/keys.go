@@ -20,6 +20,7 @@ const helpText = `Type a question and press enter. What you enter while a turn r
 
 A question is answered at an empty line, once all of it was on the screen:
   y  let it pass once        n  deny it, with a reason
+  t  let it pass, and its commands again in this session: word for word, same target
   s  let its first step pass, and ask about each of the others by itself
   f  go through the files of a change: y has one changed, n leaves it as it is
   e  deny it and say what to do instead, beginning with the plan's text
@@ -170,7 +171,7 @@ func (m *Model) answerKey(key string) (tea.Cmd, bool) {
 		return m.choose(key)
 	}
 	switch key {
-	case "y", "n", "e", "a":
+	case "y", "n", "e", "a", "t":
 	case "s":
 		if !m.open.q.Steps {
 			return nil, false
@@ -197,6 +198,10 @@ func (m *Model) answerKey(key string) (tea.Cmd, bool) {
 		m.hint = "your answer is on its way"
 	case !m.armed:
 		m.hint = "that key came before you could have read the question: press it again"
+	case key == "t" && !m.open.q.Session:
+		m.hint = "not answered: this can be approved once only"
+	case key == "a" && m.open.q.Session:
+		m.hint = "not answered: once only, or with t for this session"
 	case key == "a" && !m.open.q.Always:
 		m.hint = "not answered: this can be approved once only, as every plan is one of its own"
 	case !m.read() && m.asked != nil && m.asked.short:
@@ -209,6 +214,8 @@ func (m *Model) answerKey(key string) (tea.Cmd, bool) {
 		return m.answer(Steps, ""), true
 	case key == "f":
 		m.choice = &choice{}
+	case key == "t":
+		return m.answer(Thread, ""), true
 	case key == "a":
 		return m.answer(Always, ""), true
 	case key == "n":

@@ -148,7 +148,10 @@ func (m *Model) statusLine() string {
 	case m.open != nil:
 		keys := "[y] once  [n] no  [e] edit"
 		if m.open.q.Steps {
-			keys = "[y] once  [s] step by step  [n] no  [e] edit"
+			keys = strings.Replace(keys, "  [n] no", "  [s] step by step  [n] no", 1)
+		}
+		if m.open.q.Session {
+			keys = strings.Replace(keys, "  [n] no", "  [t] this session  [n] no", 1)
 		}
 		if len(m.open.q.Files) > 0 {
 			keys = strings.Replace(keys, "  [n] no", "  [f] files  [n] no", 1)

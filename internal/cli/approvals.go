@@ -139,7 +139,9 @@ func (a *app) approvalsAnswerCommand(verb string) *cobra.Command {
 Once is for this action, one time. --thread remembers the answer for the very same words, in
 the same directory with the same variables, asked for by the same principal in the same
 workspace and thread, until the policy changes or the permission is revoked; it is refused
-for what destroys. --always is for a connection: it adds the rule HOST:PORT to the workspace,
+for what destroys. Of a plan each of its commands that needs an answer is remembered, on its
+target, for the session of the agent; a plan that changes files, undoes something or reaches
+several hosts at once is not. --always is for a connection: it adds the rule HOST:PORT to the workspace,
 which you must be allowed to change; "carrel egress rm" takes it back. --steps is for a plan:
 its first step alone, and each further one is a question of its own. --files is for a plan
 that changes several files ("approvals show" names them): those alone are changed, and what

@@ -144,6 +144,11 @@ func (t *turnView) show(m *carrelv1.TaskMessage) error {
 		if json.Unmarshal(m.GetBody(), &p) == nil {
 			return t.to.note(p.text())
 		}
+	case "remembered":
+		var r rememberedShown
+		if json.Unmarshal(m.GetBody(), &r) == nil {
+			return t.to.note(r.text())
+		}
 	case "remember":
 		return t.offer(m)
 	case "refusal":
@@ -174,6 +179,18 @@ type partShown struct {
 func (p *partShown) text() string {
 	return "only these files: " + printable(strings.Join(p.Files, ", ")) + "; left as they are: " +
 		cmp.Or(printable(strings.Join(p.LeftOut, ", ")), "none")
+}
+
+// rememberedShown is the body of a message of kind remembered.
+type rememberedShown struct {
+	Plan        int      `json:"plan"`
+	Permissions []string `json:"permissions"`
+}
+
+func (r *rememberedShown) text() string {
+	ids := printable(strings.Join(r.Permissions, " "))
+	return fmt.Sprintf("plan %d runs without a question, as its commands were allowed for this session (%s); \"carrel approvals revoke ID\" "+
+		"takes that back", r.Plan, ids)
 }
 
 // notBegunShown is the body of a message of kind not_begun.

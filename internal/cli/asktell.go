@@ -89,7 +89,7 @@ func (l *lineTeller) refusal(outcome, why string) error {
 func (l *lineTeller) note(text string) error { return l.beside("carrel: %s\n", text) }
 
 func (l *lineTeller) ask(ctx context.Context, m *carrelv1.Approval, steps bool) reply {
-	return l.a.prompt(ctx, m, false, steps)
+	return l.a.prompt(ctx, m, threaded(m), steps)
 }
 
 func (l *lineTeller) settled(*carrelv1.Approval) error {

@@ -220,7 +220,7 @@ func (s *chatSession) refusal(outcome, why string) error {
 
 func (s *chatSession) note(text string) error { return s.tell(chatui.Note{Text: text}) }
 
-// ask implements teller: the question is shown, and answered by Answer. A plan is answered for once: no answer covers another.
+// ask implements teller: the question is shown, and answered by Answer.
 func (s *chatSession) ask(ctx context.Context, m *carrelv1.Approval, steps bool) reply {
 	answer := make(chan reply, 1)
 	s.mu.Lock()
@@ -233,7 +233,7 @@ func (s *chatSession) ask(ctx context.Context, m *carrelv1.Approval, steps bool)
 	}()
 	_ = s.tell(chatui.Question{
 		ID: m.GetId(), Digest: m.GetActionDigest(), Risk: int(m.GetRiskScore()), Rule: m.GetRule(), Reasons: m.GetReasons(),
-		Details: approvalText(m), Until: untilText(m), Steps: steps,
+		Details: approvalText(m), Until: untilText(m), Steps: steps, Session: threaded(m),
 		Files: m.GetFiles(),
 	})
 	select {

@@ -80,6 +80,9 @@ func approvalText(m *carrelv1.Approval) string {
 	switch {
 	case m.GetHost() != "":
 		b.WriteString("\n  An answer holds a minute for that host and port; with --always until its rule is removed.\n")
+	case m.GetKind() == string(operation.RunPlan) && threaded(m):
+		b.WriteString("\n  An answer for the session lets each of these commands pass again that you are asked about now: the same words on\n" +
+			"  the same target, until the policy changes or you take it back (carrel approvals revoke " + m.GetId() + ").\n")
 	case m.GetOnceOnly():
 		b.WriteString("\n  An answer to it is never remembered.\n")
 	}
@@ -97,6 +100,9 @@ func approvalText(m *carrelv1.Approval) string {
 	}
 	return b.String()
 }
+
+// threaded reports whether an answer for the thread, or the session of an agent, is possible.
+func threaded(m *carrelv1.Approval) bool { return m.GetThread() != "" && !m.GetOnceOnly() }
 
 // untilText is when a question expires, in local time; with the date if that is not today.
 func untilText(m *carrelv1.Approval) string {
@@ -179,6 +185,9 @@ func (a *app) prompt(ctx context.Context, m *carrelv1.Approval, threads, steps b
 	keys := "[y] once  [n] no"
 	if threads {
 		keys = "[y] once  [t] in this thread  [n] no"
+	}
+	if threads && m.GetKind() == string(operation.RunPlan) {
+		keys = "[t] for this session  [y] once  [n] no"
 	}
 	if steps {
 		keys = "[s] step by step  " + keys
@@ -295,7 +304,7 @@ func (a *app) started(ctx context.Context, client *carrel.Client, spec *carrel.S
 			stop(errSettled)
 		}
 	}()
-	r := a.prompt(open, m, m.GetThread() != "" && !m.GetOnceOnly(), false)
+	r := a.prompt(open, m, threaded(m), false)
 	if by, ok := errors.AsType[*attend.Interrupt](r.err); ok {
 		return fmt.Errorf("cannot go on: %w; nothing was run; approval %s stays open and expires at %s", by, name, untilText(m))
 	}

@@ -109,7 +109,7 @@ func itemOf(m *carrelv1.Approval) watch.Item {
 	i := watch.Item{
 		ID: printable(m.GetId()), State: printable(m.GetState()), Pending: isPending(m), Risk: m.GetRiskScore(),
 		Where: printable(m.GetKey()), By: printable(m.GetRequester()), What: printable(actionOf(m)),
-		Digest: m.GetActionDigest(), Until: untilText(m), Threads: m.GetThread() != "" && !m.GetOnceOnly(),
+		Digest: m.GetActionDigest(), Until: untilText(m), Threads: threaded(m),
 		Answer: printable(m.GetState()),
 	}
 	lines := strings.Split(approvalText(m), "\n")
