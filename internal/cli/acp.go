@@ -17,6 +17,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/editor"
+	"github.com/carrel-dev/carrel/internal/words"
 )
 
 // editorRisk is up to which risk a plan may be approved in the editor: what deletes, takes other rights or ends services has more.
@@ -138,7 +139,7 @@ func (s *editorSession) Prompt(ctx context.Context, p editor.Prompt, to *editor.
 		return plainly(err)
 	}
 	s.k.planOnly = s.planOnly.Load()
-	s.k.to = &editorTeller{turn: to, risk: s.risk, planOnly: s.k.planOnly}
+	s.k.to = &editorTeller{turn: to, risk: s.risk, planOnly: s.k.planOnly, lang: s.k.lang}
 	err = s.k.turn(ctx, question)
 	s.k.code = 0 // of a turn without an answer, which was said
 	return plainly(err)
@@ -175,6 +176,7 @@ type editorTeller struct {
 	turn     *editor.Turn
 	risk     int32
 	planOnly bool
+	lang     words.Language
 }
 
 var _ teller = (*editorTeller)(nil)
@@ -184,7 +186,8 @@ func (t *editorTeller) words(text string) error { return t.turn.Words(text) }
 func (t *editorTeller) over() error { return nil }
 
 func (t *editorTeller) plan(p *planShown) error {
-	e := editor.Plan{Digest: p.Digest, Goal: printable(p.Goal), Text: planText(p), Asks: p.Asks, Shown: t.planOnly, Edits: p.Diff != ""}
+	e := editor.Plan{Digest: p.Digest, Goal: printable(p.Goal), Text: planText(t.lang, p), Asks: p.Asks, Shown: t.planOnly}
+	e.Edits = p.Diff != ""
 	if p.Diff != "" {
 		e.Text += p.Diff
 	}
@@ -195,12 +198,12 @@ func (t *editorTeller) plan(p *planShown) error {
 }
 
 func (t *editorTeller) step(s *stepShown) error {
-	return t.turn.StepEnd(s.Step, stepText(s), s.Error != "" || s.Code != nil && *s.Code != 0)
+	return t.turn.StepEnd(s.Step, stepText(t.lang, s), s.Error != "" || s.Code != nil && *s.Code != 0)
 }
 
 func (t *editorTeller) notBegun(n *notBegunShown) error {
 	for _, x := range n.Steps {
-		text := fmt.Sprintf("  %d. %s: not begun: %s", x.Step, printable(x.Target), printable(x.Why))
+		text := fmt.Sprintf("  %d. %s: ", x.Step, printable(x.Target)) + t.lang.Say(words.StepNotBegun, printable(x.Why))
 		if err := t.turn.StepEnd(x.Step, text, true); err != nil {
 			return err
 		}
@@ -209,18 +212,18 @@ func (t *editorTeller) notBegun(n *notBegunShown) error {
 }
 
 func (t *editorTeller) tool(s *stepShown) error {
-	return t.turn.Read(toolText(s), s.Error != "" || s.Code != nil && *s.Code != 0)
+	return t.turn.Read(toolText(t.lang, s), s.Error != "" || s.Code != nil && *s.Code != 0)
 }
 
 func (t *editorTeller) refusal(outcome, why string) error {
-	return t.turn.Note(outcome + ": " + cut(printable(why), 400))
+	return t.turn.Note(t.lang.Known(outcome) + ": " + cut(printable(t.lang.Known(why)), 400))
 }
 
 func (t *editorTeller) note(text string) error { return t.turn.Note(text) }
 
 // ask implements teller. What is too risky for an editor that may allow everything is answered elsewhere.
 func (t *editorTeller) ask(ctx context.Context, m *carrelv1.Approval, _ bool) reply {
-	q := editor.Question{Digest: m.GetActionDigest(), Text: approvalText(m)}
+	q := editor.Question{Digest: m.GetActionDigest(), Text: approvalText(t.lang, m)}
 	if m.GetRiskScore() > t.risk {
 		err := t.turn.Elsewhere(q, fmt.Sprintf("Its risk is %d of 100. Answer it at a terminal, until %s: `carrel approvals show %s`",
 			m.GetRiskScore(), untilText(m), m.GetId()))

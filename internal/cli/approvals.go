@@ -13,6 +13,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/words"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -114,7 +115,7 @@ func (a *app) approvalsShowCommand() *cobra.Command {
 		if err != nil {
 			return nil, nil, err
 		}
-		return objectOf(m), text(approvalText(m)), nil
+		return objectOf(m), text(approvalText(words.English, m)), nil
 	})
 }
 
@@ -181,7 +182,7 @@ the plan does behind that is done too. The others stay as they are.`
 					return nil, nil, err
 				}
 				a.forgetTyped()
-				_ = say(a.Err, "%s\nLet it pass? [y/N] ", approvalText(m))
+				_ = say(a.Err, "%s\nLet it pass? [y/N] ", approvalText(words.English, m))
 				if line, err := a.readLine(c.Context()); err != nil || !strings.EqualFold(strings.TrimSpace(line), "y") {
 					return nil, nil, fmt.Errorf("cannot go on: you did not answer y; approval %s is as it was: %w", args[0], errdefs.ErrAborted)
 				}

@@ -16,8 +16,10 @@ import (
 	"github.com/carrel-dev/carrel/internal/attend"
 	"github.com/carrel-dev/carrel/internal/fanout"
 	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/settings"
 	"github.com/carrel-dev/carrel/internal/steps"
 	"github.com/carrel-dev/carrel/internal/vitals"
+	"github.com/carrel-dev/carrel/internal/words"
 	"github.com/carrel-dev/carrel/internal/workspace"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -195,9 +197,9 @@ type asker struct {
 	client *carrel.Client
 	served steps.Config
 	orders fanout.Orders
-	// limits are the thresholds of this machine.
-	limits vitals.Thresholds
-	close  func()
+	// own is what the person has set for the agent.
+	own   settings.Settings
+	close func()
 	// ws is the agent's workspace, and argv the command that runs it there.
 	ws   string
 	argv []string
@@ -231,8 +233,15 @@ func (a *app) newAsker(c *cobra.Command, x *askFlags) (*asker, error) {
 	if x.llm == "" {
 		return nil, usage(c, "cannot ask a model without its name: give --llm NAME, or set $%s", agentEnv)
 	}
+	own, err := ownSettings()
+	if err != nil {
+		return nil, err
+	}
+	if x.output == nil || *x.output != asJSON { // what a program reads is the same in every language
+		a.lang = words.Choose(own.Language, os.Getenv)
+	}
 	return &asker{
-		app: a, askFlags: x, attended: isTerminal(a.In) && isTerminal(a.Err), to: &lineTeller{a: a}, close: func() {},
+		app: a, own: own, askFlags: x, attended: isTerminal(a.In) && isTerminal(a.Err), to: &lineTeller{a: a}, close: func() {},
 	}, nil
 }
 
@@ -241,10 +250,7 @@ func (k *asker) connect(ctx context.Context) (err error) {
 	if k.client, err = k.app.client(); err != nil {
 		return err
 	}
-	if k.served, k.orders, k.close, err = k.servedHosts(ctx, k.askFlags); err != nil || k.served.Local == nil {
-		return err
-	}
-	k.limits, err = thresholds()
+	k.served, k.orders, k.close, err = k.servedHosts(ctx, k.askFlags)
 	return err
 }
 
@@ -286,12 +292,12 @@ func (k *asker) turn(ctx context.Context, question string) error {
 			return nil
 		case again < maxAgain && ctx.Err() == nil && strings.HasPrefix(end.GetReason(), workspace.TaskUnexpected):
 			question = goOn
-			if err := k.to.note("the turn was cut off, and goes on: " + end.GetReason()); err != nil {
+			if err := k.to.note(k.lang.Say(words.CutOff, end.GetReason())); err != nil {
 				return err
 			}
 		default:
 			k.code = 1
-			return k.to.note("there is no answer: " + end.GetReason())
+			return k.to.note(k.lang.Say(words.NoAnswer, k.lang.Known(end.GetReason())))
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/words"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -78,7 +79,7 @@ func (t *turnView) decide(ctx context.Context, m *carrelv1.Approval) error {
 	var r reply
 	p, err := t.plans.wait(open, m.GetActionDigest())
 	if err == nil && t.yesSafe && p.OnlyFirstRun {
-		_ = t.to.note("approved, as you said --yes-safe")
+		_ = t.to.note(t.a.lang.Say(words.YesSafe))
 		r.kind = approval.Once
 	} else {
 		r = t.to.ask(open, m, err == nil && p.several())

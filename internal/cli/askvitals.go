@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/settings"
 	"github.com/carrel-dev/carrel/internal/steps"
 	"github.com/carrel-dev/carrel/internal/vitals"
 )
@@ -23,26 +24,26 @@ const (
 	vitalsTime = 2 * time.Second
 )
 
-// thresholds are those of the user, or the usual ones.
-func thresholds() (vitals.Thresholds, error) {
+// ownSettings are the user's settings of the agent, or the usual ones.
+func ownSettings() (settings.Settings, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return vitals.Default(), nil // a user without a home has set none
+		return settings.Default(), nil // a user without a home has set none
 	}
 	name := filepath.Join(dir, "carrel", settingsName)
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO would wait for its writer
 	if errors.Is(err, fs.ErrNotExist) {
-		return vitals.Default(), nil
+		return settings.Default(), nil
 	}
 	if err != nil {
-		return vitals.Thresholds{}, fmt.Errorf("cannot read the agent's settings: %w", err)
+		return settings.Settings{}, fmt.Errorf("cannot read the agent's settings: %w", err)
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, vitals.MaxFile+1))
+	b, err := io.ReadAll(io.LimitReader(f, settings.MaxFile+1))
 	if err != nil {
-		return vitals.Thresholds{}, fmt.Errorf("cannot read the agent's settings: %w", err)
+		return settings.Settings{}, fmt.Errorf("cannot read the agent's settings: %w", err)
 	}
-	return vitals.Parse(name, b)
+	return settings.Parse(name, b)
 }
 
 // vitals measures this machine; nothing where it is not offered to the agent.
@@ -53,5 +54,5 @@ func (k *asker) vitals(ctx context.Context) []vitals.Reading {
 	ctx, cancel := context.WithTimeout(ctx, vitalsTime)
 	defer cancel()
 	failed := steps.FailedServices(k.served.Local, vitalsTime)
-	return vitals.Measure(ctx, vitals.Source{Proc: "/proc", Statfs: unix.Statfs, Failed: failed}, k.limits)
+	return vitals.Measure(ctx, vitals.Source{Proc: "/proc", Statfs: unix.Statfs, Failed: failed}, k.own.Thresholds)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,6 +49,56 @@ func TestAskOverThresholds(t *testing.T) {
 	}
 	o.write(t, ".config/carrel/agent.yaml", []byte("thresholds:\n  disk: 1\n"))
 	if r := finish(carrel("agent", "check"), ""); r.code == 0 || !strings.Contains(r.err, "agent.yaml") || !strings.Contains(r.err, "[2:3]") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// What a person reads is in their language, and what a program reads is not: JSON, keys, what is recorded and what the model is told.
+func TestAskInChinese(t *testing.T) {
+	m, o, carrel := newPerson(t)
+	inChinese := func(args ...string) *exec.Cmd {
+		c := carrel(args...)
+		c.Env = append(c.Environ(), "LC_ALL=zh_CN.UTF-8")
+		return c
+	}
+	if r := finish(inChinese("agent", "check", "--on", "none"), ""); r.code != 0 || !strings.Contains(r.out, "工作区") ||
+		!strings.Contains(r.out, "提出第一个问题时创建") || strings.Contains(r.out, "which the first") {
+		t.Errorf("%+v", r)
+	}
+	en, zh := finish(carrel("agent", "check", "--on", "none", "-o", "json"), ""), finish(inChinese("agent", "check", "--on", "none", "-o", "json"), "")
+	if en.code != 0 || en.out != zh.out || !strings.Contains(en.out, `"tools may"`) {
+		t.Errorf("%+v and %+v", en, zh)
+	}
+	changes := planOf("workspace demo", "echo ran > ran; git push -q https://example.invalid/in x", false)
+	said := func(ask func(...string) *exec.Cmd, question, done string) []string {
+		t.Helper()
+		s := m.script(t, always(changes), always(directly("it is over")))
+		mark := m.mark(t)
+		term := ptytest.Start(t, ask("ask", "--model", "house", "--on", "none", "push"), 50, 120, false)
+		term.Expect(question)
+		term.Type("y\n")
+		term.Expect(done)
+		term.Wait()
+		m.recorded(t, mark, `"kind":"plan.run"`, "once by uid:")
+		return s.said()
+	}
+	if r := finish(carrel("create", "demo"), ""); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	a := said(carrel, question, "1. workspace demo: exit code")
+	b := said(inChinese, "[t] 本会话内允许  [y] 允许一次  [n] 不允许：", "1. workspace demo: 退出码")
+	if len(a) != 2 || !slices.Equal(a, b) {
+		t.Errorf("the model is told %q in English, and %q in Chinese", a, b)
+	}
+	o.write(t, ".config/carrel/agent.yaml", []byte("language: en\n"))
+	if r := finish(inChinese("agent", "check", "--on", "none"), ""); strings.Contains(r.out, "工作区") {
+		t.Errorf("%+v", r)
+	}
+	o.write(t, ".config/carrel/agent.yaml", []byte("language: zh\n"))
+	if r := finish(carrel("agent", "check", "--on", "none"), ""); !strings.Contains(r.out, "工作区") {
+		t.Errorf("%+v", r)
+	}
+	if r := finish(inChinese("exec", "demo", "--", "true"), ""); r.code != 0 || r.err != "" {
 		t.Errorf("%+v", r)
 	}
 }
