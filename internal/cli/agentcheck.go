@@ -24,11 +24,11 @@ func (a *app) agentCommand() *cobra.Command {
 		Example: "  carrel agent check\n  carrel agent import linuxagent",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage(c, "cannot use the argument %q: agent has check, import and memory", args[0])
+				return usage(c, "cannot use the argument %q: agent has check, import, memory and recommend", args[0])
 			}
 			return nil
 		},
-	}, a.agentCheckCommand(), a.agentImportCommand(), a.agentMemoryCommand())
+	}, a.agentCheckCommand(), a.agentImportCommand(), a.agentMemoryCommand(), a.agentRecommendCommand())
 }
 
 func (a *app) agentCheckCommand() *cobra.Command {

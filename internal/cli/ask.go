@@ -206,6 +206,9 @@ type asker struct {
 	// attended: a person answers at the terminal. to shows them what happens.
 	attended bool
 	to       teller
+	// over is what was over a threshold before the last turn, and foreign: the session had read what others wrote when it ended.
+	over    []string
+	foreign bool
 	// offered is the last note that the agent has proposed. brings: the question has texts that others wrote.
 	offered string
 	brings  bool
@@ -289,7 +292,7 @@ func (k *asker) turn(ctx context.Context, question string) error {
 		}
 		switch {
 		case workspace.TaskState(end.GetState()) == workspace.TaskCompleted:
-			return nil
+			return k.recommend(ctx, question, end)
 		case again < maxAgain && ctx.Err() == nil && strings.HasPrefix(end.GetReason(), workspace.TaskUnexpected):
 			question = goOn
 			if err := k.to.note(k.lang.Say(words.CutOff, end.GetReason())); err != nil {
@@ -322,9 +325,10 @@ func (k *asker) begin(ctx context.Context, question string) (*carrelv1.Task, err
 	if err != nil {
 		return nil, err
 	}
+	k.over = vitals.Over(k.vitals(ctx))
 	m, err := askOf(ctx, client, tasks.RunTask, &carrelv1.RunTaskRequest{
 		Workspace: k.ws, Prompt: question, Protocol: "agent", Serve: serves, After: k.after, PlanOnly: k.planOnly,
-		FanOut: fanOut(k.orders.All), GroupFanOuts: groups, Over: vitals.Over(k.vitals(ctx)), Memory: notes, BringsData: k.brings,
+		FanOut: fanOut(k.orders.All), GroupFanOuts: groups, Over: k.over, Memory: notes, BringsData: k.brings,
 		Command: &carrelv1.Command{
 			Argv: k.argv, TimeoutMs: k.timeout.Milliseconds(), Source: carrel.SourceUser, ApprovalWaitMs: max(wait.Milliseconds(), -1),
 		},
@@ -361,5 +365,7 @@ func (k *asker) begin(ctx context.Context, question string) (*carrelv1.Task, err
 			}
 		})
 	}
-	return t.follow(ctx)
+	end, err := t.follow(ctx)
+	k.foreign = t.foreign
+	return end, err
 }

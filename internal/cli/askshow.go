@@ -38,6 +38,8 @@ type planShown struct {
 	Diff     string   `json:"diff"`
 	// OnlyFirstRun: a person is asked about the plan only because a model wrote it.
 	OnlyFirstRun bool `json:"only_first_run"`
+	// Session: its commands can be allowed for the session.
+	Session bool `json:"session"`
 }
 
 // several reports whether the plan has more than one step that can be approved by itself.
@@ -95,6 +97,7 @@ type stepShown struct {
 
 // show shows one message of a turn.
 func (t *turnView) show(m *carrelv1.TaskMessage) error {
+	t.foreign = t.foreign || readsForeign(m)
 	if t.out == asJSON {
 		var p planShown
 		switch {
@@ -159,6 +162,20 @@ func (t *turnView) show(m *carrelv1.TaskMessage) error {
 		}
 	}
 	return nil
+}
+
+// readsForeign reports whether a message says that the session has read what others wrote: the rule of notes that an agent proposes.
+func readsForeign(m *carrelv1.TaskMessage) bool {
+	var x struct {
+		Foreign bool `json:"foreign"`
+	}
+	switch m.GetKind() {
+	case "plan", "tool", "step", "refusal":
+		return true
+	case "prompt":
+		return json.Unmarshal(m.GetBody(), &x) != nil || x.Foreign
+	}
+	return false
 }
 
 // stepAsked takes it that a person is asked about one step of a plan, which the question itself shows.

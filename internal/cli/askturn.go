@@ -41,6 +41,8 @@ type turnView struct {
 	yesSafe bool
 	plans   *plans
 	to      teller
+	// foreign: the session has read what others wrote.
+	foreign bool
 	// offered takes a note that the agent proposes.
 	offered func(note string)
 }

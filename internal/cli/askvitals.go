@@ -51,8 +51,16 @@ func (k *asker) vitals(ctx context.Context) []vitals.Reading {
 	if k.served.Local == nil {
 		return nil
 	}
+	return readings(ctx, k.own.Thresholds, k.served.Local)
+}
+
+// readings measures this machine. Without run it is not asked which services have failed.
+func readings(ctx context.Context, limits vitals.Thresholds, run steps.Run) []vitals.Reading {
 	ctx, cancel := context.WithTimeout(ctx, vitalsTime)
 	defer cancel()
-	failed := steps.FailedServices(k.served.Local, vitalsTime)
-	return vitals.Measure(ctx, vitals.Source{Proc: "/proc", Statfs: unix.Statfs, Failed: failed}, k.own.Thresholds)
+	failed := func(context.Context) (int, error) { return 0, errors.New("no command is run for it") }
+	if run != nil {
+		failed = steps.FailedServices(run, vitalsTime)
+	}
+	return vitals.Measure(ctx, vitals.Source{Proc: "/proc", Statfs: unix.Statfs, Failed: failed}, limits)
 }

@@ -371,7 +371,7 @@ func planNote(op operation.Plan, digest string, first bool, p *proposal) map[str
 	return map[string]any{
 		"number": op.Number, "digest": digest, "goal": op.Goal, "steps": op.Steps, "asks": op.Asks, "purposes": purposes,
 		"risk_summary": oneLine(p.RiskSummary), "rollback": rollback, "diff": diff,
-		"only_first_run": first, "undoes": op.Undoes, "files": op.Files,
+		"only_first_run": first, "session": op.Keep != nil, "undoes": op.Undoes, "files": op.Files,
 	}
 }
 

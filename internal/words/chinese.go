@@ -193,6 +193,11 @@ var chinese = [count]string{
 	FigureOK:       "正常：%s，%s",
 	FigureOver:     "超限：%s，%s",
 	FigureMissing:  "未测得：%s",
+
+	AdviceThreshold: "值得查看：%s",
+	AdviceAllow:     "您已 %d 次批准在 %s 上执行：%s；若要今后直接通过：%s",
+	AdviceSession:   "您已 %d 次批准在 %s 上执行：%s；按 t 可在本会话内直接通过",
+	AdviceRunbook:   "运行手册 %s 与您的问题相符：carrel runbook show %s",
 	Help: `输入问题后按回车。一轮进行中输入的内容会排队，随后提问。
 
   enter            发送；alt+enter、ctrl+j  换行

@@ -196,6 +196,11 @@ var english = [count]string{
 	FigureOK:       "ok: %s, %s",
 	FigureOver:     "over: %s, %s",
 	FigureMissing:  "not measured: %s",
+
+	AdviceThreshold: "worth a look: %s",
+	AdviceAllow:     "you approved this %d times on %s: %s; to have it pass: %s",
+	AdviceSession:   "you approved this %d times on %s: %s; with t it passes for the rest of a session",
+	AdviceRunbook:   "the runbook %s fits your question: carrel runbook show %s",
 	Help: `Type a question and press enter. What you enter while a turn runs is queued and asked next.
 
   enter            send; alt+enter, ctrl+j  begin another line

@@ -201,6 +201,12 @@ const (
 	FigureOK
 	FigureOver
 	FigureMissing
+
+	// What is recommended.
+	AdviceThreshold
+	AdviceAllow
+	AdviceSession
+	AdviceRunbook
 	Help
 	HelpCommands
 

@@ -57,6 +57,7 @@ var tiers = []deps.Tier{
 	{Name: "secret", Level: 2},
 	{Name: "memory", Level: 2},
 	{Name: "settings", Level: 2},
+	{Name: "recommend", Level: 2},
 
 	{Name: "permit", Level: 3},
 	{Name: "record", Level: 3},

@@ -53,6 +53,66 @@ func TestAskOverThresholds(t *testing.T) {
 	}
 }
 
+// What may be worth doing is said to the person at the end of a turn, and by a command: what they approved again and again, what is over
+// a threshold, and a runbook. The model is told nothing of it, and nothing is said where others wrote what was read, or where it is off.
+func TestAgentRecommends(t *testing.T) {
+	m, o, carrel := newPerson(t)
+	if r := finish(carrel("create", "demo"), ""); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	var told []string
+	turn := func(key string, plans []string, question string, args ...string) string {
+		t.Helper()
+		var script []func(string) string
+		for _, p := range plans {
+			script = append(script, always(p))
+		}
+		s := m.script(t, append(script, always(directly("it is over")))...)
+		term := ptytest.Start(t, carrel(append([]string{"ask", "--model", "house", "--on", "none", question}, args...)...), 50, 200, false)
+		for range plans {
+			term.Expect("[n] no: ")
+			term.Type(key + "\n")
+		}
+		term.Expect("it is over")
+		term.Wait()
+		told = append(told, s.said()...)
+		return term.Screen()
+	}
+	const fits, allow = "the runbook disk fits your question", "carrel policy allow --workspace demo -- git push -q https://example.invalid/in x"
+	push := planOf("workspace demo", "git push -q https://example.invalid/in x", false)
+	if s := turn("", nil, "why is the disk full?"); !strings.Contains(s, fits) || strings.Contains(s, "policy allow") {
+		t.Errorf("said %q", s)
+	}
+	for range 3 {
+		if s := turn("y", []string{push}, "push the disk"); strings.Contains(s, fits) || strings.Contains(s, "policy allow") {
+			t.Errorf("a session that has read says %q", s)
+		}
+	}
+	if s := turn("", nil, "and the disk?", "--resume"); strings.Contains(s, fits) {
+		t.Errorf("a session that has read says %q", s)
+	}
+	if s := turn("", nil, "hello"); !strings.Contains(s, "you approved this 3 times on workspace demo") || !strings.Contains(s, allow) {
+		t.Errorf("said %q", s)
+	}
+	r := finish(carrel("agent", "recommend"), "")
+	if r.code != 0 || !strings.Contains(r.out, allow) || strings.Count(r.out, "\n") > 3 {
+		t.Errorf("%+v", r)
+	}
+	if r := finish(carrel("policy", "rules"), ""); strings.Contains(r.out, "git push") {
+		t.Errorf("it was carried out: %+v", r)
+	}
+	if r := finish(m.command(context.Background(), nil, "agent", "recommend", "--agent", "agent"), ""); strings.Contains(r.out, "policy allow") {
+		t.Errorf("another user is recommended: %+v", r)
+	}
+	o.write(t, ".config/carrel/agent.yaml", []byte("recommendations: false\n"))
+	if s := turn("", nil, "why is the disk full?"); strings.Contains(s, fits) || strings.Contains(s, "policy allow") {
+		t.Errorf("it is off, and says %q", s)
+	}
+	if all := strings.Join(told, ""); strings.Contains(all, "runbook show") || strings.Contains(all, "policy allow") {
+		t.Error("the model is told of it")
+	}
+}
+
 // What a person reads is in their language, and what a program reads is not: JSON, keys, what is recorded and what the model is told.
 func TestAskInChinese(t *testing.T) {
 	m, o, carrel := newPerson(t)
