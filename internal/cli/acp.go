@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -126,6 +128,34 @@ type editorSession struct {
 
 var _ editor.Session = (*editorSession)(nil)
 
+// Commands implements editor.Session. They are those of a chat that keep notes: only a person writes a line.
+func (s *editorSession) Commands() []editor.Command {
+	const remember = "keep a note that the agent is told when a session begins; without a text the one that it proposed"
+	return []editor.Command{
+		{Name: "remember", Description: remember, Hint: "text"},
+		{Name: "forget", Description: "forget a note", Hint: "number"},
+		{Name: "memory", Description: "list the notes"},
+	}
+}
+
+// note carries out a prompt that is a line about notes. The agent is not asked, and is told nothing of it. With anything added to it, it is
+// a question like any other: what others wrote is no note.
+func (s *editorSession) note(p editor.Prompt, to *editor.Turn) (done bool, err error) {
+	name, arg, _ := strings.Cut(strings.TrimSpace(p.Text), " ")
+	if len(p.Data)+len(p.Files) > 0 || !slices.ContainsFunc(s.Commands(), func(c editor.Command) bool { return name == "/"+c.Name }) {
+		return false, nil
+	}
+	arg = strings.TrimSpace(arg)
+	if name == "/memory" && arg != "" {
+		return true, fmt.Errorf("cannot do %.40q: %s takes nothing: %w", p.Text, name, errdefs.ErrInvalidArgument)
+	}
+	text, err := s.k.memoryCommand(name, arg)
+	if err != nil {
+		return true, err
+	}
+	return true, to.Words(strings.TrimSpace(text) + "\n")
+}
+
 // PlanOnly implements editor.Session.
 func (s *editorSession) PlanOnly() bool { return s.planOnly.Load() }
 
@@ -134,6 +164,9 @@ func (s *editorSession) SetPlanOnly(on bool) { s.planOnly.Store(on) }
 
 // Prompt implements editor.Session.
 func (s *editorSession) Prompt(ctx context.Context, p editor.Prompt, to *editor.Turn) error {
+	if done, err := s.note(p, to); done {
+		return plainly(err)
+	}
 	question, err := s.question(p)
 	if err != nil {
 		return plainly(err)

@@ -48,11 +48,16 @@ type Session interface {
 	// Prompt asks the agent, tells to what happens, and returns once the turn has ended. It ends when ctx does. It is called
 	// once at a time.
 	Prompt(ctx context.Context, p Prompt, to *Turn) error
+	// Commands are what a prompt may begin with that is for carrel and not for the agent.
+	Commands() []Command
 	// PlanOnly reports whether plans are judged and shown, and nothing is run.
 	PlanOnly() bool
 	// SetPlanOnly has it so for the prompts that follow. It may be called while one is answered.
 	SetPlanOnly(on bool)
 }
+
+// Command is a line for carrel: a slash, its name, and what Hint says.
+type Command struct{ Name, Description, Hint string }
 
 // Open makes a session for the directory that the editor works in.
 type Open func(ctx context.Context, dir string) (Session, error)
@@ -205,7 +210,30 @@ func (s *server) begin(ctx context.Context, m linerpc.Message) error {
 		{"id": modeAct, "name": "Act", "description": "plans are carried out once they are approved"},
 		{"id": modePlan, "name": "Plan only", "description": "plans are judged and shown, and nothing is run"},
 	}
-	return s.peer.Reply(m, map[string]any{"sessionId": x.id, "modes": map[string]any{"currentModeId": current, "availableModes": modes}})
+	if err := s.peer.Reply(m, map[string]any{
+		"sessionId": x.id, "modes": map[string]any{"currentModeId": current, "availableModes": modes},
+	}); err != nil {
+		return err
+	}
+	return s.offer(x)
+}
+
+// offer tells the editor which lines are for carrel. It knows the session by then.
+func (s *server) offer(x *session) error {
+	var all []map[string]any
+	for _, c := range x.Commands() {
+		one := map[string]any{"name": c.Name, "description": c.Description}
+		if c.Hint != "" {
+			one["input"] = map[string]string{"hint": c.Hint}
+		}
+		all = append(all, one)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return s.peer.Notify("session/update", map[string]any{
+		"sessionId": x.id, "update": map[string]any{"sessionUpdate": "available_commands_update", "availableCommands": all},
+	})
 }
 
 func (s *server) setMode(m linerpc.Message) error {

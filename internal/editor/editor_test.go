@@ -30,7 +30,10 @@ type peer struct {
 type agent struct {
 	prompt   func(ctx context.Context, p editor.Prompt, to *editor.Turn) error
 	planOnly bool
+	commands []editor.Command
 }
+
+func (a *agent) Commands() []editor.Command { return a.commands }
 
 func (a *agent) Prompt(ctx context.Context, p editor.Prompt, to *editor.Turn) error {
 	return a.prompt(ctx, p, to)

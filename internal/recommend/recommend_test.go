@@ -37,7 +37,8 @@ func TestApprovedOften(t *testing.T) {
 		"several lines": {[]recommend.Turn{times(4, "host", "a\nb")}, 0, "none"},
 		"too long":      {[]recommend.Turn{times(4, "host", strings.Repeat("a", 201))}, 0, "none"},
 		"the most of all": {
-			[]recommend.Turn{times(3, "host", "make"), times(4, "workspace demo", "ls")}, recommend.Allow,
+			[]recommend.Turn{times(3, "host", "make"), times(4, "workspace demo", "ls")},
+			recommend.Allow,
 			"carrel policy allow --workspace demo -- ls",
 		},
 	} {
