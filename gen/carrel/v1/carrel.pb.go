@@ -8489,7 +8489,7 @@ type TaskMessage struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Number int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	UnixMs int64                  `protobuf:"varint,2,opt,name=unix_ms,json=unixMs,proto3" json:"unix_ms,omitempty"`
-	// prompt, message, permission, answer, key or completion; of an agent also plan, asks, part, step, not_begun and refusal.
+	// prompt, message, permission, answer, key or completion; of an agent also plan, asks, part, remembered, step, not_begun and refusal.
 	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
 	// JSON: of a message, what the program reported.
 	Body          []byte `protobuf:"bytes,4,opt,name=body,proto3" json:"body,omitempty"`

@@ -1903,7 +1903,7 @@ class TaskMessage(Message):
     """TaskMessage is one message of a task. They are numbered from 1 without a gap."""
     number: int = 0
     unix_ms: int = 0
-    # prompt, message, permission, answer, key or completion; of an agent also plan, asks, part, step, not_begun and refusal.
+    # prompt, message, permission, answer, key or completion; of an agent also plan, asks, part, remembered, step, not_begun and refusal.
     kind: str = ""
     # JSON: of a message, what the program reported.
     body: bytes = b""

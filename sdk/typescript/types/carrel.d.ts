@@ -1551,7 +1551,7 @@ export interface TaskMessage {
   number: number;
   unixMs: number;
   /**
-   * prompt, message, permission, answer, key or completion; of an agent also plan, asks, part, step, not_begun and refusal.
+   * prompt, message, permission, answer, key or completion; of an agent also plan, asks, part, remembered, step, not_begun and refusal.
    */
   kind: string;
   /**
