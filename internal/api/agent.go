@@ -53,9 +53,12 @@ func (s agents) serve(ctx context.Context, stream *serving) error {
 	if err := checkRemotes(start.GetRemotes()); err != nil {
 		return err
 	}
+	if len(start.GetPlace()) > maxDigest {
+		return invalid("place", fmt.Sprintf("it has %d bytes", len(start.GetPlace())), fmt.Sprintf("give at most %d", maxDigest))
+	}
 	h := &hosts{
 		sender: sender[carrelv1.ServeResponse]{await: s.await(ctx), stream: stream}, local: start.GetLocal(), remotes: start.GetRemotes(),
-		patches: start.GetPatches(), waiting: map[int64]chan<- *carrelv1.ServeRequest{},
+		patches: start.GetPatches(), place: start.GetPlace(), waiting: map[int64]chan<- *carrelv1.ServeRequest{},
 	}
 	leave, over, err := s.gate.ServeHosts(ctx, authn.FromContext(ctx), ref, task, h)
 	if err != nil {
@@ -100,6 +103,7 @@ type hosts struct {
 
 	local, patches bool
 	remotes        []string
+	place          string
 
 	steps   sync.Mutex
 	last    int64
@@ -112,6 +116,9 @@ var _ runtime.Hosts = (*hosts)(nil)
 func (h *hosts) Local() bool { return h.local }
 
 func (h *hosts) Remotes() []string { return h.remotes }
+
+// Place implements runtime.Hosts.
+func (h *hosts) Place() string { return h.place }
 
 // errGone is that the client has gone, which says nothing of the command.
 func errGone() error {

@@ -49,6 +49,8 @@ const (
 	// SpendWithin is how long a Once answer is valid. The action it is for is waiting, or is
 	// asked for again at once.
 	SpendWithin = 10 * time.Minute
+	// MaxOfSession is how many answers to plans are remembered for one session of an agent.
+	MaxOfSession = 64
 )
 
 // Subject is what an approval is bound to. An answer is valid only for an equal subject.
@@ -88,12 +90,29 @@ type Ask struct {
 	Steps bool `json:"steps,omitempty"`
 	// Files are what an answer of that kind chooses from: the action is a plan that changes several files.
 	Files []string `json:"files,omitempty"`
+	// Keep is what an answer of kind Thread remembers of a plan; nil for any other action, and for a plan that is answered for once.
+	Keep *Keep `json:"keep,omitempty"`
 	// Final says that no answer beyond Once is allowed: the action destroys something, concerns
 	// several hosts, or a rule forbids remembering it.
 	Final   bool      `json:"final,omitempty"`
 	AskedAt time.Time `json:"asked_at"`
 	// Until is when it expires unanswered.
 	Until time.Time `json:"until"`
+}
+
+// Keep is what may be remembered of a plan: its commands that a person is asked about, each with the digest of all that has to be the
+// same when it passes again.
+type Keep struct {
+	// By is who asked the agent, and Thread its session.
+	By     string `json:"by"`
+	Thread string `json:"thread"`
+	Steps  []Step `json:"steps"`
+}
+
+// Step is one command of a plan on its target.
+type Step struct {
+	Text string `json:"text"`
+	Key  string `json:"key"`
 }
 
 // Kind is the kind of an answer.
@@ -104,7 +123,8 @@ const (
 	// Once allows this action once.
 	Once Kind = "once"
 	// Thread allows it, and every command with exactly the same words, directory and variables,
-	// by the same principal in the same workspace and thread, until the policy changes.
+	// by the same principal in the same workspace and thread, until the policy changes. Of a plan it is each of its commands that was
+	// asked about, on its target, in the session of the agent.
 	Thread Kind = "thread"
 	// Always allows it from now on, by a rule of the workspace.
 	Always Kind = "always"
@@ -270,7 +290,7 @@ func (a Approval) reply(p principal.Principal, terminal bool, w Answer, now time
 	case kind == Thread && a.Final:
 		return a, fmt.Errorf("cannot remember an answer to approval %s: it destroys, reaches several hosts or a rule forbids it; answer once: %w",
 			a.ID, errdefs.ErrPermissionDenied)
-	case kind == Thread && (a.Subject.Thread == "" || len(a.Subject.Argv) == 0):
+	case kind == Thread && a.Keep == nil && (a.Subject.Thread == "" || len(a.Subject.Argv) == 0):
 		return a, fmt.Errorf("cannot remember an answer to approval %s: it is not a command of a thread; answer once: %w",
 			a.ID, errdefs.ErrInvalidArgument)
 	case kind == Thread:
@@ -352,6 +372,8 @@ type Permission struct {
 	At      time.Time `json:"at"`
 	// Rule is nil for an answer.
 	Rule *Rule `json:"rule,omitempty"`
+	// Steps are the commands of a plan; then Subject has no words.
+	Steps []Step `json:"steps,omitempty"`
 }
 
 // Permission returns what to remember of an answer; false if nothing.
@@ -361,18 +383,57 @@ func (a Approval) Permission() (Permission, bool) {
 	}
 	p := Permission{From: a.ID, Subject: a.Subject, By: a.Answer.By, At: a.Answer.At}
 	p.Subject.Digest = ""
+	if a.Keep != nil {
+		p.Subject, p.Steps = a.Keep.subject(a.Subject), a.Keep.Steps
+	}
 	return p, true
+}
+
+// subject is what a permission for the commands of a plan is bound to, of a plan with the subject s.
+func (k *Keep) subject(s Subject) Subject {
+	return Subject{By: k.By, Workspace: s.Workspace, Policy: s.Policy, Thread: k.Thread}
+}
+
+// Covering returns which permissions together let a plan pass that needs an approval: each of its commands that a person would be asked
+// about is remembered by one of them. false: at least one is not.
+func (a Ask) Covering(list []Permission) (used []Permission, ok bool) {
+	if a.Keep == nil || a.Final || a.Keep.Thread == "" || len(a.Keep.Steps) == 0 {
+		return nil, false
+	}
+	for _, s := range a.Keep.Steps {
+		i := slices.IndexFunc(list, func(p Permission) bool {
+			return p.Rule == nil && p.Subject.Equal(a.Keep.subject(a.Subject)) && slices.ContainsFunc(p.Steps, func(x Step) bool {
+				return s.Key != "" && x.Key == s.Key
+			})
+		})
+		if i < 0 {
+			return nil, false
+		}
+		if !slices.ContainsFunc(used, func(p Permission) bool { return p.From == list[i].From }) {
+			used = append(used, list[i])
+		}
+	}
+	return used, true
 }
 
 // Covers reports whether the permission allows an action that needs an approval. final is the
 // Final of the question.
 func (p Permission) Covers(s Subject, final bool) bool {
 	s.Digest = ""
-	return p.Rule == nil && !final && s.Thread != "" && len(s.Argv) > 0 && p.Subject.Equal(s)
+	return p.Rule == nil && len(p.Steps) == 0 && !final && s.Thread != "" && len(s.Argv) > 0 && p.Subject.Equal(s)
 }
 
-// String returns the permission in the form "Bash(cat /etc/os-release)".
-func (p Permission) String() string { return "Bash(" + Words(p.Subject.Argv) + ")" }
+// String returns the permission in the form "Bash(cat /etc/os-release)", or "Plan(host: df -h; host: uptime)".
+func (p Permission) String() string {
+	if len(p.Steps) == 0 {
+		return "Bash(" + Words(p.Subject.Argv) + ")"
+	}
+	texts := make([]string, len(p.Steps))
+	for i, s := range p.Steps {
+		texts[i] = s.Text
+	}
+	return "Plan(" + strings.Join(texts, "; ") + ")"
+}
 
 // Words quotes a command so that bash reads the same words and a person sees every character.
 func Words(argv []string) string {

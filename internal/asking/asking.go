@@ -142,6 +142,7 @@ func askOf(x *gate.Question, s approval.Subject) approval.Ask {
 	}
 	if p, ok := r.Op.(operation.Plan); ok {
 		a.Steps, a.Files = p.First() < len(p.Steps), p.Files
+		a.Keep = keepOf(x, p)
 	}
 	return a
 }
@@ -191,6 +192,13 @@ func (q *Questions) open(ctx context.Context, x *gate.Question, ask approval.Ask
 		if ok && p.Covers(ask.Subject, ask.Final) {
 			return opened{pass: gate.Pass{Text: string(p.From) + " remembered"}}, nil
 		}
+	}
+	if pass, ok, err := q.remembered(ctx, ask); ok || err != nil {
+		return opened{pass: pass}, err
+	}
+	if _, plan := x.Request.Op.(operation.Plan); plan && x.Request.Wait < 0 {
+		return opened{}, gate.Refuse(fmt.Errorf("a person has to approve it, and nobody is asked in this turn: ask at a terminal, or say how "+
+			"long to wait for an answer (--wait): %w", errdefs.ErrPermissionDenied))
 	}
 	return q.ask(ctx, x, ask)
 }

@@ -93,26 +93,29 @@ func Broken(text string, cells int) (out []string) {
 	return out
 }
 
-// Wrapped is Broken, but breaks between words where a line has a blank.
+// Wrapped is Broken, but breaks between words where a line has a blank, or before a wide character, as Chinese has no blanks.
 func Wrapped(text string, cells int) (out []string) {
 	if cells < 2 {
 		return nil
 	}
 	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
 		line = Visible(line)
-		from, used, blank := 0, 0, -1
+		from, used, to, next := 0, 0, -1, -1
 		for i, r := range line {
 			w := wide(r)
-			if r == ' ' && i > from {
-				blank = i
+			switch {
+			case i == from:
+			case r == ' ':
+				to, next = i, i+1
+			case w == 2:
+				to, next = i, i
 			}
 			if used+w > cells {
-				to, next := i, i
-				if blank > from {
-					to, next = blank, blank+1
+				if to <= from {
+					to, next = i, i
 				}
 				out = append(out, line[from:to])
-				from, blank = next, -1
+				from, to = next, -1
 				if next > i { // it is the blank itself that has no room
 					used = 0
 					continue

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/cells"
+	"github.com/carrel-dev/carrel/internal/words"
 )
 
 // Styles, as SGR of ECMA-48. The renderer removes colours for a terminal without them.
@@ -60,6 +61,9 @@ func hang(first, indent, text, style string, width int) (out []string) {
 	return out
 }
 
+// blank are as many blanks as a text has cells.
+func blank(s string) string { return strings.Repeat(" ", cells.Width(s)) }
+
 // spaced has blanks for tabs.
 func spaced(s string) string { return strings.ReplaceAll(s, "\t", "    ") }
 
@@ -97,13 +101,16 @@ func (b *wordsBlock) lines(width int, trace bool) []string {
 type planBlock struct {
 	drawn
 	p     Plan
+	lang  words.Language
 	ends  []StepEnd
 	waits bool // for the person
 	over  bool
 	short bool // the diff is its heads alone
 }
 
-func newPlan(p Plan) *planBlock { return &planBlock{p: p, ends: make([]StepEnd, len(p.Steps))} }
+func newPlan(p Plan, lang words.Language) *planBlock {
+	return &planBlock{p: p, lang: lang, ends: make([]StepEnd, len(p.Steps))}
+}
 
 // end takes what became of a step.
 func (b *planBlock) end(e StepEnd) bool {
@@ -121,30 +128,30 @@ func (b *planBlock) state(i int) (word, style string) {
 	e := b.ends[i]
 	switch {
 	case e.NotBegun != "":
-		return "not begun: " + e.NotBegun, dim
+		return b.lang.Say(words.StateNotBegun, e.NotBegun), dim
 	case e.Error != "":
-		return "failed: " + e.Error, red
+		return b.lang.Say(words.StateFailed, e.Error), red
 	case e.Step > 0 && e.Code != nil && *e.Code != 0:
-		word = fmt.Sprintf("exit code %d", *e.Code)
+		word = b.lang.Say(words.StepExit, *e.Code)
 		if said := lastLine(e.Stderr); said != "" {
 			word += ": " + said
 		}
 		return word, red
 	case e.Step > 0 && e.Job != "":
-		return "goes on as job " + e.Job, green
+		return b.lang.Say(words.StateJob, e.Job), green
 	case e.Step > 0:
-		return "done", green
+		return b.lang.Say(words.StepDone), green
 	case b.over:
-		return "not run", dim
+		return b.lang.Say(words.StateNotRun), dim
 	case b.waits:
-		return "waiting for you", yellow
+		return b.lang.Say(words.StateWaitsForYou), yellow
 	}
 	for _, before := range b.ends[:i] {
 		if before.Step == 0 {
-			return "waiting", dim
+			return b.lang.Say(words.StateWaits), dim
 		}
 	}
-	return "running", cyan
+	return b.lang.Say(words.StateRuns), cyan
 }
 
 func lastLine(s string) string {
@@ -154,7 +161,7 @@ func lastLine(s string) string {
 
 func (b *planBlock) lines(width int, trace bool) []string {
 	return b.draw(width, trace, func() []string {
-		out := hang(fmt.Sprintf("plan %d%s: ", b.p.Number, b.p.Note), "  ", b.p.Goal, bold, width)
+		out := hang(b.lang.Say(words.PlanHead, b.p.Number, b.p.Note, ""), "  ", b.p.Goal, bold, width)
 		order, end := "", -1
 		for i, s := range b.p.Steps {
 			last := i == len(b.p.Steps)-1 && len(b.p.Rollback) == 0
@@ -163,14 +170,14 @@ func (b *planBlock) lines(width int, trace bool) []string {
 				first, indent = "└─ ", "   "
 			}
 			if s.Together > 1 {
-				order, end = fmt.Sprintf("%d to %d: %s", i+1, i+s.Together, s.Order), i+s.Together-1
+				order, end = b.lang.Say(words.Together, i+1, i+s.Together, s.Order), i+s.Together-1
 			}
 			verdict := s.Level
 			if s.ReadOnly {
-				verdict += ", only reads"
+				verdict += b.lang.Say(words.OnlyReads)
 			}
 			if s.Background > 0 {
-				verdict += fmt.Sprintf(", in the background for at most %v", s.Background)
+				verdict += b.lang.Say(words.Background, s.Background)
 			}
 			out = append(out, hang(first, indent, fmt.Sprintf("%d. %s: %s", i+1, s.Target, s.Command), nothing, width)...)
 			word, style := b.state(i)
@@ -187,14 +194,14 @@ func (b *planBlock) lines(width int, trace bool) []string {
 				}
 			}
 			e := b.ends[i]
-			why := fmt.Sprintf("risk %d", s.Risk)
+			why := b.lang.Say(words.RiskIs, s.Risk)
 			if s.FirstRun {
-				why += ", asked about as a model wrote it"
+				why += b.lang.Say(words.FirstRun)
 			}
 			detail("", why)
-			detail("for: ", s.Purpose)
-			detail("held: ", e.Held)
-			detail("stderr: ", strings.TrimSpace(e.Stderr))
+			detail(b.lang.Say(words.DetailFor), s.Purpose)
+			detail(b.lang.Say(words.DetailHeld), e.Held)
+			detail(b.lang.Say(words.DetailStderr), strings.TrimSpace(e.Stderr))
 			detail("carrel undo ", e.Undo)
 		}
 		for i, r := range b.p.Rollback {
@@ -202,7 +209,7 @@ func (b *planBlock) lines(width int, trace bool) []string {
 			if i == len(b.p.Rollback)-1 {
 				first = "└─ "
 			}
-			out = append(out, hang(first, "   ", "to undo it: "+r, dim, width)...)
+			out = append(out, hang(first, "   ", b.lang.Say(words.ToUndo)+r, dim, width)...)
 		}
 		return append(out, diffLines(b.p.Diff, width, b.short)...)
 	})
@@ -212,16 +219,17 @@ func (b *planBlock) lines(width int, trace bool) []string {
 type questionBlock struct {
 	drawn
 	q       Question
+	lang    words.Language
 	details bool // the plan is not shown above it
 	mine    string
 	over    string
 }
 
 func (b *questionBlock) answered(kind Kind, why string) {
-	b.mine = map[Kind]string{
-		Once: "you let it pass, once", Steps: "you let its first step pass", Files: "you let a part of it pass",
-		Always: "you let it pass, always", Deny: "you denied it",
-	}[kind]
+	b.mine = b.lang.Say(map[Kind]words.Key{
+		Once: words.YouOnce, Steps: words.YouSteps, Files: words.YouFiles, Thread: words.YouThread, Always: words.YouAlways,
+		Deny: words.YouDeny,
+	}[kind])
 	if why != "" {
 		b.mine += ": " + why
 	}
@@ -234,17 +242,22 @@ func (b *questionBlock) lines(width int, trace bool) []string {
 		if b.details || trace {
 			out = append(out, hang("  ", "  ", b.q.Details, nothing, width)...)
 		}
-		head := fmt.Sprintf("Run it? risk %d of 100, until %s", b.q.Risk, b.q.Until)
+		head := b.lang.Say(words.RunIt, b.q.Risk, b.q.Until)
 		out = append(out, hang("? ", "  ", head, yellow, width)...)
+		because := b.lang.Say(words.Because)
 		for i, why := range b.q.Reasons {
-			name := "because "
+			name := because
 			if i > 0 {
-				name = "    and "
+				name = b.lang.Say(words.AndBecause)
 			}
-			out = append(out, hang("  "+name, "          ", why, nothing, width)...)
+			out = append(out, hang("  "+name, "  "+blank(because), why, nothing, width)...)
+		}
+		if b.q.Session {
+			out = append(out, hang("  ", "  ", b.lang.Say(words.SessionKept), nothing, width)...)
 		}
 		if trace && b.q.Rule != "" {
-			out = append(out, hang("  rule    ", "          ", b.q.Rule, dim, width)...)
+			rule := "  " + b.lang.Say(words.RuleLead)
+			out = append(out, hang(rule, blank(rule), b.q.Rule, dim, width)...)
 		}
 		if b.mine != "" {
 			out = append(out, hang("  ", "  ", b.mine, bold, width)...)

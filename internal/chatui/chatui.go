@@ -15,6 +15,8 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+
+	"github.com/carrel-dev/carrel/internal/words"
 )
 
 // Session is a chat with an agent. Prepare, Ask, Command and Shell are called one at a time; Answer and Complete at any time.
@@ -42,6 +44,7 @@ type Kind string
 const (
 	Once   Kind = "once"
 	Steps  Kind = "steps"
+	Thread Kind = "thread"
 	Files  Kind = "files"
 	Always Kind = "always"
 	Deny   Kind = "deny"
@@ -108,6 +111,8 @@ type (
 		Details, Until string
 		// Always: an answer for later is possible.
 		Always bool
+		// Session: its commands can be let pass for the session.
+		Session bool
 		// Steps: the plan can be let pass one step at a time.
 		Steps bool
 		// Files are those of which the plan can be let pass for some alone.
@@ -143,13 +148,13 @@ func (Note) event()     {}
 func (Changed) event()  {}
 
 // Run shows the interface until the person leaves or ctx ends. It returns what was said, as lines to leave on the terminal.
-func Run(ctx context.Context, s Session, in io.Reader, out io.Writer) (said []string, err error) {
+func Run(ctx context.Context, s Session, lang words.Language, in io.Reader, out io.Writer) (said []string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	defer work.Wait() // a turn that runs is stopped, and its task with it
 	defer cancel()
 	var p *tea.Program
-	m := NewModel(ctx, s, func(msg tea.Msg) { p.Send(msg) })
+	m := NewModel(ctx, s, lang, func(msg tea.Msg) { p.Send(msg) })
 	m.work = &work
 	p = tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out))
 	_, err = p.Run()

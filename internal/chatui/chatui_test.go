@@ -15,6 +15,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/carrel-dev/carrel/internal/chatui"
+	"github.com/carrel-dev/carrel/internal/words"
 	"github.com/carrel-dev/carrel/test/leaks"
 )
 
@@ -102,10 +103,16 @@ type screen struct {
 // open runs a test with a chat that is ready.
 func open(t *testing.T, f func(s *screen)) {
 	t.Helper()
+	openIn(t, words.English, f)
+}
+
+// openIn is open in a language.
+func openIn(t *testing.T, lang words.Language, f func(s *screen)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		s := &screen{t: t, s: &session{ends: make(chan error)}, msgs: make(chan tea.Msg, 64)}
-		m := chatui.NewModel(ctx, s.s, func(m tea.Msg) { s.msgs <- m })
+		m := chatui.NewModel(ctx, s.s, lang, func(m tea.Msg) { s.msgs <- m })
 		s.Model = m
 		s.run(m.Init())
 		s.send(tea.WindowSizeMsg{Width: 80, Height: 24})
@@ -444,7 +451,7 @@ func TestCommands(t *testing.T) {
 func TestPrepareAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &screen{t: t, s: &session{ends: make(chan error), prepared: errors.New("cannot reach it")}, msgs: make(chan tea.Msg, 64)}
-		m := chatui.NewModel(t.Context(), s.s, func(m tea.Msg) { s.msgs <- m })
+		m := chatui.NewModel(t.Context(), s.s, words.English, func(m tea.Msg) { s.msgs <- m })
 		s.Model = m
 		cmd := m.Init()
 		s.send(tea.WindowSizeMsg{Width: 60, Height: 20})

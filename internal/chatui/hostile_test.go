@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/carrel-dev/carrel/internal/chatui"
+	"github.com/carrel-dev/carrel/internal/words"
 )
 
 // Whatever a model, a plan, a program or a paste says, no line has anything but characters and styles, and at every size the
@@ -25,7 +26,7 @@ func TestHostile(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		width, height := rapid.IntRange(2, 90).Draw(r, "width"), rapid.IntRange(1, 30).Draw(r, "height")
 		text := func(name string) string { return texts.Draw(r, name) }
-		m := chatui.NewModel(t.Context(), &session{}, func(tea.Msg) {})
+		m := chatui.NewModel(t.Context(), &session{}, words.English, func(tea.Msg) {})
 		s := &screen{t: t, Model: m}
 		p := plan(text("command"), text("command"))
 		p.Goal, p.Diff, p.Rollback = text("goal"), text("diff"), []string{text("rollback")}

@@ -6,49 +6,9 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
+
+	"github.com/carrel-dev/carrel/internal/words"
 )
-
-// helpText is what /help says of the interface. The session adds nothing to it: commands are the same in the plain mode.
-const helpText = `Type a question and press enter. What you enter while a turn runs is queued and asked next.
-
-  enter            send; alt+enter, ctrl+j  begin another line
-  up, down         what was entered before; at an empty line, up takes back what is queued
-  tab              complete /commands, @files and @hosts
-  esc              stop the turn, and ask what is queued at once
-  ctrl+c           stop; at an empty line leave, as ctrl+d does
-  pgup, pgdn       read
-
-A question is answered at an empty line, once all of it was on the screen:
-  y  let it pass once        n  deny it, with a reason
-  s  let its first step pass, and ask about each of the others by itself
-  f  go through the files of a change: y has one changed, n leaves it as it is
-  e  deny it and say what to do instead, beginning with the plan's text
-  v  show the change whole, or its heads alone
-
-` + CommandsHelp
-
-// CommandsHelp names the lines that are for carrel. They are the same in the plain mode.
-const CommandsHelp = `  /new        begin anew: what was said is not told any more
-  /resume     go on from the newest turn that is kept
-  /clear      clear the screen; what was said is still told
-  /plan       have plans judged and shown, and nothing run; again to undo that
-  /on         say where commands may run
-  /tools      say what the agent has to work with
-  /job        show the jobs that run in the background
-  /undo [ID]  list changes to files, or undo one
-  /memory     list the notes that the agent is told when a session begins
-  /remember TEXT  keep such a note; without a text, the one that the agent proposed
-  /forget N   forget a note
-  /trace      show details: risks, rules, what holds a step, what it wrote to stderr
-  /quit       leave
-
-  @FILE       adds a file of this machine, of at most 64 KiB, as data; at most 8
-  @host:NAME  names a host of the inventory; so does @NAME
-  !COMMAND    runs a command in your own shell. It is yours and not carrel's: it is
-              not judged, not recorded, and not told to the agent
-  !!COMMAND   the same, and tells the agent with your next question; !! alone tells
-              of the last one
-`
 
 // Commands are the words that a line for carrel begins with.
 var Commands = []string{
@@ -67,7 +27,7 @@ func (m *Model) key(k tea.KeyPressMsg) tea.Cmd {
 			return nil
 		}
 		if m.choice != nil {
-			m.choice, m.hint = nil, "not answered"
+			m.choice, m.hint = nil, m.lang.Say(words.HintNotAnswered)
 			return nil
 		}
 		m.halt()
@@ -129,7 +89,7 @@ func (m *Model) halt() {
 		return
 	}
 	m.stop()
-	m.hint = "stopping"
+	m.hint = m.lang.Say(words.HintStopping)
 }
 
 // earlier and later bring what was entered before, and what is queued.
@@ -140,7 +100,7 @@ func (m *Model) earlier() {
 	if n := len(m.queue); n > 0 && len(m.line.text) == 0 && m.typing == lines {
 		m.line.set(m.queue[n-1])
 		m.queue = m.queue[:n-1]
-		m.hint = "taken back: enter queues it again, ctrl+u forgets it"
+		m.hint = m.lang.Say(words.HintTakenBack)
 		return
 	}
 	if m.at == len(m.history) {
@@ -170,7 +130,7 @@ func (m *Model) answerKey(key string) (tea.Cmd, bool) {
 		return m.choose(key)
 	}
 	switch key {
-	case "y", "n", "e", "a":
+	case "y", "n", "e", "a", "t":
 	case "s":
 		if !m.open.q.Steps {
 			return nil, false
@@ -194,21 +154,27 @@ func (m *Model) answerKey(key string) (tea.Cmd, bool) {
 	}
 	switch {
 	case m.busy:
-		m.hint = "your answer is on its way"
+		m.hint = m.lang.Say(words.HintOnItsWay)
 	case !m.armed:
-		m.hint = "that key came before you could have read the question: press it again"
+		m.hint = m.lang.Say(words.HintTooSoon)
+	case key == "t" && !m.open.q.Session:
+		m.hint = m.lang.Say(words.HintOnceOnly)
+	case key == "a" && m.open.q.Session:
+		m.hint = m.lang.Say(words.HintOnceOrSession)
 	case key == "a" && !m.open.q.Always:
-		m.hint = "not answered: this can be approved once only, as every plan is one of its own"
+		m.hint = m.lang.Say(words.HintEveryPlan)
 	case !m.read() && m.asked != nil && m.asked.short:
-		m.hint = "not answered: v shows the whole change first"
+		m.hint = m.lang.Say(words.HintWholeFirst)
 	case !m.read():
-		m.hint = "not answered: space shows the rest first"
+		m.hint = m.lang.Say(words.HintRestFirst)
 	case key == "y":
 		return m.answer(Once, ""), true
 	case key == "s":
 		return m.answer(Steps, ""), true
 	case key == "f":
 		m.choice = &choice{}
+	case key == "t":
+		return m.answer(Thread, ""), true
 	case key == "a":
 		return m.answer(Always, ""), true
 	case key == "n":
@@ -253,10 +219,10 @@ func (m *Model) enter() tea.Cmd {
 		m.line.set("")
 		switch {
 		case m.open == nil || m.busy:
-			m.hint = "that question is over"
+			m.hint = m.lang.Say(words.HintOver)
 			return nil
 		case typing == edit && text == "":
-			m.hint = "nothing was answered: there is no text"
+			m.hint = m.lang.Say(words.HintNoText)
 			return nil
 		case typing == edit:
 			// The plan stays as it is: what was written goes to the agent as the next question, which the denial makes room for.
@@ -275,7 +241,7 @@ func (m *Model) enter() tea.Cmd {
 	m.at = len(m.history)
 	switch text {
 	case "/help":
-		m.add(&textBlock{text: helpText, indent: "  "})
+		m.add(&textBlock{text: m.lang.Say(words.Help) + m.lang.Say(words.HelpCommands), indent: "  "})
 		m.up = 0
 		return nil
 	case "/clear":
@@ -290,7 +256,7 @@ func (m *Model) enter() tea.Cmd {
 		return nil
 	case "/trace":
 		m.trace = !m.trace
-		m.hint = map[bool]string{true: "details are shown", false: "details are hidden"}[m.trace]
+		m.hint = m.lang.Say(map[bool]words.Key{true: words.DetailsShown, false: words.DetailsHidden}[m.trace])
 		return nil
 	case "/quit":
 		return tea.Quit
@@ -314,7 +280,7 @@ func (m *Model) complete() {
 		all = m.s.Complete(word)
 	}
 	if len(all) == 0 {
-		m.hint = "nothing to complete"
+		m.hint = m.lang.Say(words.HintNothing)
 		return
 	}
 	common := all[0]
@@ -337,7 +303,7 @@ func (m *Model) complete() {
 
 // leave returns what was said without styles, for the terminal's own scrollback.
 func (m *Model) leave() (out []string) {
-	m.close("you left")
+	m.close(m.lang.Say(words.YouLeft))
 	for _, b := range m.blocks {
 		for _, l := range b.lines(max(m.width-1, 20), false) {
 			out = append(out, ansi.Strip(l))

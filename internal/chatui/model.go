@@ -8,6 +8,8 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+
+	"github.com/carrel-dev/carrel/internal/words"
 )
 
 // Grace is how long a new question takes no answer: what was typed before it was seen does not answer it.
@@ -64,6 +66,7 @@ const (
 type Model struct {
 	ctx  context.Context //nolint:containedctx // of the whole run: turns end with it
 	s    Session
+	lang words.Language
 	send func(tea.Msg)
 	work *sync.WaitGroup
 
@@ -107,8 +110,8 @@ type seen struct {
 }
 
 // NewModel returns an empty interface. send hands it the events of a turn.
-func NewModel(ctx context.Context, s Session, send func(tea.Msg)) *Model {
-	return &Model{ctx: ctx, s: s, send: send, work: &sync.WaitGroup{}}
+func NewModel(ctx context.Context, s Session, lang words.Language, send func(tea.Msg)) *Model {
+	return &Model{ctx: ctx, s: s, lang: lang, send: send, work: &sync.WaitGroup{}}
 }
 
 // Init implements tea.Model: the first screen is drawn before anything is ready.
@@ -152,7 +155,7 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		if msg.err != nil {
 			m.fail(msg.err)
 			if len(m.queue) > 0 {
-				m.hint = "enter tries again"
+				m.hint = m.lang.Say(words.HintAgain)
 			}
 			break
 		}
@@ -171,7 +174,7 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			m.fail(msg.err)
 		}
 		if msg.tell && msg.err == nil {
-			m.note("the agent is told of this with your next question")
+			m.note(m.lang.Say(words.ToldNext))
 		}
 		cmd = m.next()
 	case answeredMsg:
@@ -208,12 +211,12 @@ func (m *Model) free() { m.doing, m.stop = idle, nil }
 
 func (m *Model) turned(err error) tea.Cmd {
 	m.free()
-	m.close("the turn has ended")
+	m.close(m.lang.Say(words.TurnEnded))
 	m.words = nil
 	m.endPlan()
 	switch {
 	case errors.Is(err, context.Canceled):
-		m.note("stopped")
+		m.note(m.lang.Say(words.Stopped))
 	case err != nil:
 		m.fail(err)
 	}
@@ -250,15 +253,15 @@ func (m *Model) happened(e Event) tea.Cmd {
 		m.words.take(e.Text)
 	case Plan:
 		m.endPlan()
-		m.plan = newPlan(e)
+		m.plan = newPlan(e, m.lang)
 		m.add(m.plan)
 	case StepEnd:
 		if m.plan == nil || !m.plan.end(e) {
-			m.note("a step on " + e.Target + " has ended")
+			m.note(m.lang.Say(words.StepElsewhere, e.Target))
 		}
 	case Refusal:
 		m.endPlan()
-		m.add(&textBlock{text: e.Outcome + ": " + e.Why, style: yellow, indent: "  "})
+		m.add(&textBlock{text: m.lang.Known(e.Outcome) + ": " + m.lang.Known(e.Why), style: yellow, indent: "  "})
 	case Question:
 		return m.ask(e)
 	case Settled:
@@ -284,8 +287,8 @@ func (m *Model) endPlan() {
 
 // ask shows a question, from its plan on.
 func (m *Model) ask(q Question) tea.Cmd {
-	m.close("another question came")
-	m.open, m.asked, m.armed = &questionBlock{q: q}, nil, false
+	m.close(m.lang.Say(words.AnotherCame))
+	m.open, m.asked, m.armed = &questionBlock{q: q, lang: m.lang}, nil, false
 	if m.plan != nil && m.plan.p.Digest == q.Digest && m.blocks[len(m.blocks)-1] == block(m.plan) {
 		m.asked = m.plan
 		m.asked.waits = true
@@ -335,7 +338,8 @@ func (m *Model) next() tea.Cmd {
 // carryOut begins what a line says.
 func (m *Model) carryOut(line string) tea.Cmd {
 	m.up = 0
-	m.add(&textBlock{text: line, first: "you> ", indent: "     ", style: bold})
+	you := m.lang.Say(words.You)
+	m.add(&textBlock{text: line, first: you, indent: blank(you), style: bold})
 	if rest, ok := strings.CutPrefix(line, "!"); ok {
 		rest, tell := strings.CutPrefix(rest, "!")
 		rest = strings.TrimSpace(rest)

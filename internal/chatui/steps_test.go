@@ -32,3 +32,29 @@ func TestStepKey(t *testing.T) {
 		s.rest()
 	})
 }
+
+// t lets a plan pass for the session where that is offered, and says what that is; elsewhere it is no answer.
+func TestSessionKey(t *testing.T) {
+	open(t, func(s *screen) {
+		s.keys("go", "enter")
+		q := question()
+		s.happens(plan("rm x"), q)
+		s.later()
+		s.keys("t")
+		s.shows("this can be approved once only")
+		s.hides("[t]", "with t its commands")
+		q.ID, q.Session, q.Steps = "ap-2", true, true
+		s.happens(plan("rm x"), q)
+		s.keys("t") // before it could be read
+		s.called("ask go")
+		s.later()
+		s.shows("[y] once  [s] step by step  [t] this session  [n] no  [e] edit", "with t its commands that need an answer pass again")
+		s.keys("a")
+		s.shows("once only, or with t for this session")
+		s.keys("t")
+		s.called("ask go", "answer ap-2 thread ")
+		s.shows("you let it pass, and its commands for this session")
+		s.s.ends <- nil
+		s.rest()
+	})
+}

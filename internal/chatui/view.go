@@ -8,6 +8,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/carrel-dev/carrel/internal/cells"
+	"github.com/carrel-dev/carrel/internal/words"
 )
 
 // View implements tea.Model. The alternate screen is used: what was said is drawn anew at every size, and a question can be
@@ -102,10 +103,10 @@ func (m *Model) foot() (out []string, x, y int) {
 	most := max(m.height/3, 1)
 	for i, q := range m.queue {
 		if i == 2 && len(m.queue) > 3 {
-			out = append(out, styled(dim, cells.Fit(fmt.Sprintf("queued: %d more", len(m.queue)-2), width-1)))
+			out = append(out, styled(dim, cells.Fit(m.lang.Say(words.QueuedMore, len(m.queue)-2), width-1)))
 			break
 		}
-		out = append(out, styled(dim, cells.Fit("queued: "+q, width-1)))
+		out = append(out, styled(dim, cells.Fit(m.lang.Say(words.Queued, q), width-1)))
 	}
 	if m.hint != "" {
 		for _, l := range cells.Wrapped(m.hint, width-1) {
@@ -115,7 +116,7 @@ func (m *Model) foot() (out []string, x, y int) {
 	if n := len(out) - most; n > 0 {
 		out = out[n:]
 	}
-	prompt := map[typing]string{lines: "you> ", reason: "why not? ", edit: "instead: "}[m.typing]
+	prompt := m.lang.Say(map[typing]words.Key{lines: words.You, reason: words.PromptReason, edit: words.PromptEdit}[m.typing])
 	line, x, y := m.line.lines(prompt, width)
 	if from := min(max(y-most+1, 0), max(len(line)-most, 0)); len(line) > most {
 		line, y = line[from:from+most], y-from
@@ -130,44 +131,35 @@ func (m *Model) foot() (out []string, x, y int) {
 
 // statusLine is the last line: the keys of a question, or what there is to know.
 func (m *Model) statusLine() string {
+	line := func(key words.Key) string { return styled(reverse, cells.Fit(" "+m.lang.Say(key)+" ", m.width-1)) }
 	switch {
 	case m.typing == reason:
-		return styled(reverse, cells.Fit(" enter denies it; the reason may be left empty  esc goes back ", m.width-1))
+		return line(words.FootReason)
 	case m.typing == edit:
-		return styled(reverse, cells.Fit(" enter denies the plan and asks for this instead  esc goes back ", m.width-1))
+		return line(words.FootEdit)
 	case m.open != nil && len(m.line.text) > 0:
-		return styled(reverse, cells.Fit(" a question waits: an empty line answers it (ctrl+u) ", m.width-1))
+		return line(words.FootWaits)
 	case m.open != nil && m.busy:
-		return styled(reverse, cells.Fit(" answering ", m.width-1))
+		return line(words.FootAnswering)
 	case m.open != nil && !m.armed:
-		return styled(reverse, cells.Fit(" a question: read it ", m.width-1))
+		return line(words.FootNew)
 	case m.open != nil && !m.read() && (m.asked == nil || !m.asked.short):
-		return styled(reverse, cells.Fit(" more below: space reads on  esc stops ", m.width-1))
+		return line(words.FootMore)
 	case m.open != nil && m.choice != nil:
-		return styled(reverse, cells.Fit(" "+m.choice.prompt(m.open.q.Files)+" ", m.width-1))
+		return styled(reverse, cells.Fit(" "+m.choice.prompt(m.lang, m.open.q.Files)+" ", m.width-1))
 	case m.open != nil:
-		keys := "[y] once  [n] no  [e] edit"
-		if m.open.q.Steps {
-			keys = "[y] once  [s] step by step  [n] no  [e] edit"
-		}
-		if len(m.open.q.Files) > 0 {
-			keys = strings.Replace(keys, "  [n] no", "  [f] files  [n] no", 1)
-		}
-		if m.open.q.Always {
-			keys = "[y] once  [a] always  [n] no  [e] edit"
-		}
-		if m.asked != nil && m.asked.p.Diff != "" {
-			keys += map[bool]string{true: "  [v] whole", false: "  [v] short"}[m.asked.short]
-		}
-		return styled(reverse, cells.Longest(m.width-1, " "+keys+"  esc stops ", " "+keys+" ", keys))
+		keys := m.questionKeys()
+		return styled(reverse, cells.Longest(m.width-1, " "+keys+"  "+m.lang.Say(words.EscStops)+" ", " "+keys+" ", keys))
 	}
-	state := map[doing]string{idle: "ready", preparing: "connecting", asking: "working", running: "running", commanding: "working"}[m.doing]
+	state := map[doing]words.Key{
+		idle: words.Ready, preparing: words.Connecting, asking: words.Working, running: words.RunningOwn, commanding: words.Working,
+	}[m.doing]
 	if !m.ready && m.doing == idle {
-		state = "not ready"
+		state = words.NotReady
 	}
-	parts := []string{state}
+	parts := []string{m.lang.Say(state)}
 	if m.status.PlanOnly {
-		parts = append(parts, "plans only")
+		parts = append(parts, m.lang.Say(words.PlansOnly))
 	}
 	for _, p := range []string{m.status.Model, m.status.Workspace, m.status.Targets} {
 		if p != "" {
@@ -175,10 +167,36 @@ func (m *Model) statusLine() string {
 		}
 	}
 	if m.status.Requests > 0 {
-		parts = append(parts, fmt.Sprintf("%d requests, %d tokens", m.status.Requests, m.status.Tokens))
+		parts = append(parts, m.lang.Say(words.Used, m.status.Requests, m.status.Tokens))
 	}
 	if m.up > 0 {
-		parts = append(parts[:1], append([]string{"pgdn reads on"}, parts[1:]...)...)
+		parts = append(parts[:1], append([]string{m.lang.Say(words.ReadsOn)}, parts[1:]...)...)
 	}
 	return styled(reverse, cells.Fit(" "+strings.Join(parts, " · ")+" ", m.width-1))
+}
+
+// questionKeys are the keys that answer the open question.
+func (m *Model) questionKeys() string {
+	q := m.open.q
+	keys := []words.Key{words.KeysOnce}
+	if q.Always {
+		keys = append(keys, words.KeysAlways)
+	}
+	for _, k := range []struct {
+		offered bool
+		key     words.Key
+	}{{q.Steps, words.KeysSteps}, {q.Session, words.KeysSession}, {len(q.Files) > 0, words.KeysFiles}} {
+		if k.offered && !q.Always {
+			keys = append(keys, k.key)
+		}
+	}
+	keys = append(keys, words.KeysNo, words.KeysEdit)
+	if m.asked != nil && m.asked.p.Diff != "" {
+		keys = append(keys, map[bool]words.Key{true: words.KeysWhole, false: words.KeysShort}[m.asked.short])
+	}
+	texts := make([]string, len(keys))
+	for i, k := range keys {
+		texts[i] = m.lang.Say(k)
+	}
+	return strings.Join(texts, "  ")
 }

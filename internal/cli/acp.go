@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/editor"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/sessions"
+	"github.com/carrel-dev/carrel/internal/words"
 )
 
 // editorRisk is up to which risk a plan may be approved in the editor: what deletes, takes other rights or ends services has more.
@@ -147,6 +150,34 @@ type editorSession struct {
 
 var _ editor.Session = (*editorSession)(nil)
 
+// Commands implements editor.Session. They are those of a chat that keep notes: only a person writes a line.
+func (s *editorSession) Commands() []editor.Command {
+	const remember = "keep a note that the agent is told when a session begins; without a text the one that it proposed"
+	return []editor.Command{
+		{Name: "remember", Description: remember, Hint: "text"},
+		{Name: "forget", Description: "forget a note", Hint: "number"},
+		{Name: "memory", Description: "list the notes"},
+	}
+}
+
+// note carries out a prompt that is a line about notes. The agent is not asked, and is told nothing of it. With anything added to it, it is
+// a question like any other: what others wrote is no note.
+func (s *editorSession) note(p editor.Prompt, to *editor.Turn) (done bool, err error) {
+	name, arg, _ := strings.Cut(strings.TrimSpace(p.Text), " ")
+	if len(p.Data)+len(p.Files) > 0 || !slices.ContainsFunc(s.Commands(), func(c editor.Command) bool { return name == "/"+c.Name }) {
+		return false, nil
+	}
+	arg = strings.TrimSpace(arg)
+	if name == "/memory" && arg != "" {
+		return true, fmt.Errorf("cannot do %.40q: %s takes nothing: %w", p.Text, name, errdefs.ErrInvalidArgument)
+	}
+	text, err := s.k.memoryCommand(name, arg)
+	if err != nil {
+		return true, err
+	}
+	return true, to.Words(strings.TrimSpace(text) + "\n")
+}
+
 // PlanOnly implements editor.Session.
 func (s *editorSession) PlanOnly() bool { return s.planOnly.Load() }
 
@@ -155,12 +186,15 @@ func (s *editorSession) SetPlanOnly(on bool) { s.planOnly.Store(on) }
 
 // Prompt implements editor.Session.
 func (s *editorSession) Prompt(ctx context.Context, p editor.Prompt, to *editor.Turn) error {
+	if done, err := s.note(p, to); done {
+		return plainly(err)
+	}
 	question, err := s.question(p)
 	if err != nil {
 		return plainly(err)
 	}
 	s.k.planOnly = s.planOnly.Load()
-	s.k.to = &editorTeller{turn: to, risk: s.risk, planOnly: s.k.planOnly}
+	s.k.to = &editorTeller{turn: to, risk: s.risk, planOnly: s.k.planOnly, lang: s.k.lang}
 	err = s.k.turn(ctx, question)
 	s.k.code = 0 // of a turn without an answer, which was said
 	return plainly(err)
@@ -197,6 +231,7 @@ type editorTeller struct {
 	turn     *editor.Turn
 	risk     int32
 	planOnly bool
+	lang     words.Language
 }
 
 var _ teller = (*editorTeller)(nil)
@@ -206,7 +241,8 @@ func (t *editorTeller) words(text string) error { return t.turn.Words(text) }
 func (t *editorTeller) over() error { return nil }
 
 func (t *editorTeller) plan(p *planShown) error {
-	e := editor.Plan{Digest: p.Digest, Goal: printable(p.Goal), Text: planText(p), Asks: p.Asks, Shown: t.planOnly, Edits: p.Diff != ""}
+	e := editor.Plan{Digest: p.Digest, Goal: printable(p.Goal), Text: planText(t.lang, p), Asks: p.Asks, Shown: t.planOnly}
+	e.Edits = p.Diff != ""
 	if p.Diff != "" {
 		e.Text += p.Diff
 	}
@@ -217,12 +253,12 @@ func (t *editorTeller) plan(p *planShown) error {
 }
 
 func (t *editorTeller) step(s *stepShown) error {
-	return t.turn.StepEnd(s.Step, stepText(s), s.Error != "" || s.Code != nil && *s.Code != 0)
+	return t.turn.StepEnd(s.Step, stepText(t.lang, s), s.Error != "" || s.Code != nil && *s.Code != 0)
 }
 
 func (t *editorTeller) notBegun(n *notBegunShown) error {
 	for _, x := range n.Steps {
-		text := fmt.Sprintf("  %d. %s: not begun: %s", x.Step, printable(x.Target), printable(x.Why))
+		text := fmt.Sprintf("  %d. %s: ", x.Step, printable(x.Target)) + t.lang.Say(words.StepNotBegun, printable(x.Why))
 		if err := t.turn.StepEnd(x.Step, text, true); err != nil {
 			return err
 		}
@@ -231,18 +267,18 @@ func (t *editorTeller) notBegun(n *notBegunShown) error {
 }
 
 func (t *editorTeller) tool(s *stepShown) error {
-	return t.turn.Read(toolText(s), s.Error != "" || s.Code != nil && *s.Code != 0)
+	return t.turn.Read(toolText(t.lang, s), s.Error != "" || s.Code != nil && *s.Code != 0)
 }
 
 func (t *editorTeller) refusal(outcome, why string) error {
-	return t.turn.Note(outcome + ": " + cut(printable(why), 400))
+	return t.turn.Note(t.lang.Known(outcome) + ": " + cut(printable(t.lang.Known(why)), 400))
 }
 
 func (t *editorTeller) note(text string) error { return t.turn.Note(text) }
 
 // ask implements teller. What is too risky for an editor that may allow everything is answered elsewhere.
 func (t *editorTeller) ask(ctx context.Context, m *carrelv1.Approval, _ bool) reply {
-	q := editor.Question{Digest: m.GetActionDigest(), Text: approvalText(m)}
+	q := editor.Question{Digest: m.GetActionDigest(), Text: approvalText(t.lang, m)}
 	if m.GetKind() == string(operation.AskTask) { // no plan was shown
 		if err := t.turn.Wish(q.Digest, "a wish of the agent's program, in its own workspace"); err != nil {
 			return reply{err: err}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -13,6 +12,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/attend"
 	"github.com/carrel-dev/carrel/internal/steps"
 	"github.com/carrel-dev/carrel/internal/tools"
+	"github.com/carrel-dev/carrel/internal/vitals"
+	"github.com/carrel-dev/carrel/internal/words"
 )
 
 func (a *app) agentCommand() *cobra.Command {
@@ -23,11 +24,11 @@ func (a *app) agentCommand() *cobra.Command {
 		Example: "  carrel agent check\n  carrel agent import linuxagent",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage(c, "cannot use the argument %q: agent has check, import and memory", args[0])
+				return usage(c, "cannot use the argument %q: agent has check, import, memory and recommend", args[0])
 			}
 			return nil
 		},
-	}, a.agentCheckCommand(), a.agentImportCommand(), a.agentMemoryCommand())
+	}, a.agentCheckCommand(), a.agentImportCommand(), a.agentMemoryCommand(), a.agentRecommendCommand())
 }
 
 func (a *app) agentCheckCommand() *cobra.Command {
@@ -48,8 +49,8 @@ of the model, nothing is made, and no host is connected to.`,
 		if x.llm == "" {
 			x.llm = "-" // it is not asked
 		}
-		table := asTable
-		x.output = &table
+		printed := format(c.Flag("output").Value.String())
+		x.output = &printed // JSON is the same in every language
 		k, err := a.asker(c, &x)
 		if err != nil {
 			return nil, nil, err
@@ -69,22 +70,23 @@ of the model, nothing is made, and no host is connected to.`,
 
 // checked are the names and values of what the agent has to work with.
 func (k *asker) checked(ctx context.Context) ([][2]string, error) {
-	rows := [][2]string{{"workspace", k.agent + ", which the first question makes"}}
+	say := k.lang.Say
+	rows := [][2]string{{say(words.CheckWorkspace), say(words.CheckMakes, k.agent)}}
 	m, err := askOf(ctx, k.client, workspaces.Get, &carrelv1.GetRequest{Workspace: k.agent})
 	switch {
 	case err == nil:
 		rows[0][1] = m.GetWorkspace().GetName() + ", " + m.GetWorkspace().GetState()
-		model := "none: give it one with \"carrel update --model NAME " + k.agent + "\""
+		model := say(words.CheckNoModel, k.agent)
 		if uses := m.GetWorkspace().GetModels(); len(uses) > 0 {
 			model = uses[0].GetName()
 		}
-		rows = append(rows, [2]string{"model", model})
+		rows = append(rows, [2]string{say(words.CheckModel), model})
 		u, err := askOf(ctx, k.client, models.ModelUsage, &carrelv1.ModelUsageRequest{Workspace: k.agent})
 		if err != nil {
 			return nil, err
 		}
 		for _, used := range u.GetUsage() {
-			rows = append(rows, [2]string{"budget", leftText(used.GetBudget(), used.GetToday(), used.GetWhole())})
+			rows = append(rows, [2]string{say(words.CheckBudget), leftText(used.GetBudget(), used.GetToday(), used.GetWhole())})
 		}
 	case connect.CodeOf(err) == connect.CodeNotFound:
 		name, err := onlyModel(ctx, k.client)
@@ -92,38 +94,50 @@ func (k *asker) checked(ctx context.Context) ([][2]string, error) {
 			name, err = k.model, nil
 		}
 		if err != nil {
-			name = "none: " + errorText(err)
+			name = say(words.CheckNone, errorText(err))
 		}
-		rows = append(rows, [2]string{"model", name})
+		rows = append(rows, [2]string{say(words.CheckModel), name})
 	default:
 		return nil, err
 	}
 	if k.seat != nil {
 		rows = append(rows, [2]string{"agent", strings.Join(k.seat.Command, " ") + ", in the place of carrel's own"})
 	}
-	rows = append(rows, [2]string{"runs in", k.servedText()})
+	rows = append(rows, [2]string{say(words.CheckRunsIn), k.servedText()})
 	if k.served.Local != nil {
 		held, err := steps.Check(ctx, k.asRoot)
 		if err != nil {
-			held = "it is not held, and not run: " + attend.Message(err.Error())
+			held = say(words.CheckNotHeld, attend.Message(err.Error()))
 		}
-		rows = append(rows, [2]string{"only reads", held})
+		rows = append(rows, [2]string{say(words.CheckOnlyReads), held})
 		for _, r := range k.vitals(ctx) {
-			rows = append(rows, [2]string{r.Name, r.String()})
+			rows = append(rows, [2]string{r.Name, figure(k.lang, r)})
 		}
 	}
 	for _, name := range k.served.Remotes {
-		rows = append(rows, [2]string{"remote", name})
+		rows = append(rows, [2]string{say(words.CheckRemote), name})
 	}
 	if k.served.Remote != nil {
-		rows = append(rows, [2]string{"fan-out", k.orders.All.String()})
+		rows = append(rows, [2]string{say(words.CheckFanOut), k.orders.All.String()})
 	}
 	for _, g := range k.orders.Groups {
-		rows = append(rows, [2]string{"fan-out", fmt.Sprintf("group %s, %s: %s", g.Name, counted(int64(len(g.Hosts)), "host"), g.Order)})
+		hosts := manyOf(k.lang, len(g.Hosts), words.OneHost, words.Hosts)
+		rows = append(rows, [2]string{say(words.CheckFanOut), say(words.CheckGroup, g.Name, hosts, g.Order)})
 	}
 	for _, x := range tools.All() {
-		rows = append(rows, [2]string{"tool", x.Usage()})
+		rows = append(rows, [2]string{say(words.CheckTool), x.Usage()})
 	}
-	return append(rows, [2]string{"tools may", tools.Limits()},
-		[2]string{"tools read", strings.Join(append(slices.Clone(k.served.Roots), tools.Roots...), " ")}), nil
+	return append(rows, [2]string{say(words.CheckToolsMay), tools.Limits()},
+		[2]string{say(words.CheckToolsRead), strings.Join(append(slices.Clone(k.served.Roots), tools.Roots...), " ")}), nil
+}
+
+// figure says whether a figure is over its threshold. The figures themselves are those that the agent is told.
+func figure(lang words.Language, r vitals.Reading) string {
+	switch {
+	case r.Missing != "":
+		return lang.Say(words.FigureMissing, r.Missing)
+	case r.Over:
+		return lang.Say(words.FigureOver, r.Value, r.Limit)
+	}
+	return lang.Say(words.FigureOK, r.Value, r.Limit)
 }

@@ -13,6 +13,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/memory"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
+	"github.com/carrel-dev/carrel/internal/words"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -78,7 +79,7 @@ func (a *app) memoryAddCommand() *cobra.Command {
 		if err != nil {
 			return nil, nil, err
 		}
-		return noteOf(n), text(keptText(n) + "\n"), nil
+		return noteOf(n), text(keptText(words.English, n) + "\n"), nil
 	})
 }
 
@@ -90,8 +91,8 @@ func remember(text string) (n memory.Note, err error) {
 	return memory.Add(file, text)
 }
 
-func keptText(n memory.Note) string {
-	return fmt.Sprintf("note %d is told in sessions that begin from now on: %s", n.Number, n.Text)
+func keptText(lang words.Language, n memory.Note) string {
+	return lang.Say(words.NoteKept, n.Number, n.Text)
 }
 
 func (a *app) memoryRemoveCommand() *cobra.Command {
@@ -146,7 +147,7 @@ func (k *asker) memoryCommand(name, arg string) (string, error) {
 			return "", err
 		}
 		k.offered = ""
-		return keptText(n), nil
+		return keptText(k.lang, n), nil
 	case "/forget":
 		if arg == "" {
 			return "", fmt.Errorf("cannot forget nothing: write /forget N; /memory lists the notes: %w", errdefs.ErrInvalidArgument)
@@ -154,7 +155,7 @@ func (k *asker) memoryCommand(name, arg string) (string, error) {
 		if err := forget(strings.Fields(arg)); err != nil {
 			return "", err
 		}
-		return "forgotten; this session was told of it, and /new begins another one", nil
+		return k.lang.Say(words.NoteForgotten), nil
 	}
 	file, err := memoryFile()
 	if err != nil {
@@ -162,7 +163,7 @@ func (k *asker) memoryCommand(name, arg string) (string, error) {
 	}
 	all, err := memory.List(file)
 	if err != nil || len(all) == 0 {
-		return "there are no notes; /remember TEXT keeps one", err
+		return k.lang.Say(words.NoNotes), err
 	}
 	var b strings.Builder
 	for _, n := range all {
@@ -180,5 +181,5 @@ func (t *turnView) offer(m *carrelv1.TaskMessage) error {
 		return nil
 	}
 	t.offered(x.Text)
-	return t.to.note("the agent proposes a note: " + printable(x.Text) + "\n  to keep it: /remember in a chat, or \"carrel agent memory add\"")
+	return t.to.note(t.a.lang.Say(words.Proposes, printable(x.Text)))
 }

@@ -13,6 +13,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/words"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -114,7 +115,7 @@ func (a *app) approvalsShowCommand() *cobra.Command {
 		if err != nil {
 			return nil, nil, err
 		}
-		return objectOf(m), text(approvalText(m)), nil
+		return objectOf(m), text(approvalText(words.English, m)), nil
 	})
 }
 
@@ -139,7 +140,9 @@ func (a *app) approvalsAnswerCommand(verb string) *cobra.Command {
 Once is for this action, one time. --thread remembers the answer for the very same words, in
 the same directory with the same variables, asked for by the same principal in the same
 workspace and thread, until the policy changes or the permission is revoked; it is refused
-for what destroys. --always is for a connection: it adds the rule HOST:PORT to the workspace,
+for what destroys. Of a plan each of its commands that needs an answer is remembered, on its
+target, for the session of the agent; a plan that changes files, undoes something or reaches
+several hosts at once is not. --always is for a connection: it adds the rule HOST:PORT to the workspace,
 which you must be allowed to change; "carrel egress rm" takes it back. --steps is for a plan:
 its first step alone, and each further one is a question of its own. --files is for a plan
 that changes several files ("approvals show" names them): those alone are changed, and what
@@ -179,7 +182,7 @@ the plan does behind that is done too. The others stay as they are.`
 					return nil, nil, err
 				}
 				a.forgetTyped()
-				_ = say(a.Err, "%s\nLet it pass? [y/N] ", approvalText(m))
+				_ = say(a.Err, "%s\nLet it pass? [y/N] ", approvalText(words.English, m))
 				if line, err := a.readLine(c.Context()); err != nil || !strings.EqualFold(strings.TrimSpace(line), "y") {
 					return nil, nil, fmt.Errorf("cannot go on: you did not answer y; approval %s is as it was: %w", args[0], errdefs.ErrAborted)
 				}

@@ -16,8 +16,10 @@ import (
 	"github.com/carrel-dev/carrel/internal/attend"
 	"github.com/carrel-dev/carrel/internal/fanout"
 	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/settings"
 	"github.com/carrel-dev/carrel/internal/steps"
 	"github.com/carrel-dev/carrel/internal/vitals"
+	"github.com/carrel-dev/carrel/internal/words"
 	"github.com/carrel-dev/carrel/internal/workspace"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -37,7 +39,7 @@ type askFlags struct {
 	agent, model, llm, provider string
 	// command is an agent that others made, as it was given, and seat what runs it: nil for carrel's own.
 	command                   string
-	seat                      *seatSetting
+	seat                      *settings.Agent
 	on                        []string
 	inventory                 string
 	files                     []string
@@ -200,15 +202,18 @@ type asker struct {
 	client *carrel.Client
 	served steps.Config
 	orders fanout.Orders
-	// limits are the thresholds of this machine.
-	limits vitals.Thresholds
-	close  func()
+	// own is what the person has set for the agent.
+	own   settings.Settings
+	close func()
 	// ws is the agent's workspace, and argv the command that runs it there.
 	ws   string
 	argv []string
 	// attended: a person answers at the terminal. to shows them what happens.
 	attended bool
 	to       teller
+	// over is what was over a threshold before the last turn, and foreign: the session had read what others wrote when it ended.
+	over    []string
+	foreign bool
 	// offered is the last note that the agent has proposed. brings: the question has texts that others wrote.
 	offered string
 	brings  bool
@@ -235,14 +240,21 @@ func (a *app) newAsker(c *cobra.Command, x *askFlags) (*asker, error) {
 	if x.llm == "" {
 		x.llm = os.Getenv(agentEnv)
 	}
-	if err := x.sit(c); err != nil {
+	own, err := ownSettings()
+	if err != nil {
+		return nil, err
+	}
+	if err := x.sit(c, &own); err != nil {
 		return nil, err
 	}
 	if x.llm == "" && x.seat == nil {
 		return nil, usage(c, "cannot ask a model without its name: give --llm NAME, or set $%s", agentEnv)
 	}
+	if x.output == nil || *x.output != asJSON { // what a program reads is the same in every language
+		a.lang = words.Choose(own.Language, os.Getenv)
+	}
 	return &asker{
-		app: a, askFlags: x, attended: isTerminal(a.In) && isTerminal(a.Err), to: &lineTeller{a: a}, close: func() {},
+		app: a, own: own, askFlags: x, attended: isTerminal(a.In) && isTerminal(a.Err), to: &lineTeller{a: a}, close: func() {},
 	}, nil
 }
 
@@ -251,10 +263,7 @@ func (k *asker) connect(ctx context.Context) (err error) {
 	if k.client, err = k.app.client(); err != nil {
 		return err
 	}
-	if k.served, k.orders, k.close, err = k.servedHosts(ctx, k.askFlags); err != nil || k.served.Local == nil {
-		return err
-	}
-	k.limits, err = thresholds()
+	k.served, k.orders, k.close, err = k.servedHosts(ctx, k.askFlags)
 	return err
 }
 
@@ -293,15 +302,15 @@ func (k *asker) turn(ctx context.Context, question string) error {
 		}
 		switch {
 		case workspace.TaskState(end.GetState()) == workspace.TaskCompleted:
-			return nil
+			return k.recommend(ctx, question, end)
 		case again < maxAgain && ctx.Err() == nil && strings.HasPrefix(end.GetReason(), workspace.TaskUnexpected):
 			question = goOn
-			if err := k.to.note("the turn was cut off, and goes on: " + end.GetReason()); err != nil {
+			if err := k.to.note(k.lang.Say(words.CutOff, end.GetReason())); err != nil {
 				return err
 			}
 		default:
 			k.code = 1
-			return k.to.note("there is no answer: " + end.GetReason())
+			return k.to.note(k.lang.Say(words.NoAnswer, k.lang.Known(end.GetReason())))
 		}
 	}
 }
@@ -328,11 +337,12 @@ func (k *asker) begin(ctx context.Context, question string) (*carrelv1.Task, err
 	}
 	protocol, env := ownAgent, map[string]string(nil)
 	if k.seat != nil {
-		protocol, env = seatAgent, k.seat.environment(k.llm)
+		protocol, env = seatAgent, seatEnvironment(k.seat, k.llm)
 	}
+	k.over = vitals.Over(k.vitals(ctx))
 	m, err := askOf(ctx, client, tasks.RunTask, &carrelv1.RunTaskRequest{
 		Workspace: k.ws, Prompt: question, Protocol: protocol, Serve: serves, After: k.after, PlanOnly: k.planOnly,
-		FanOut: fanOut(k.orders.All), GroupFanOuts: groups, Over: vitals.Over(k.vitals(ctx)), Memory: notes, BringsData: k.brings,
+		FanOut: fanOut(k.orders.All), GroupFanOuts: groups, Over: k.over, Memory: notes, BringsData: k.brings,
 		Command: &carrelv1.Command{
 			Argv: k.argv, Env: env, TimeoutMs: k.timeout.Milliseconds(), Source: carrel.SourceUser, ApprovalWaitMs: max(wait.Milliseconds(), -1),
 		},
@@ -374,5 +384,7 @@ func (k *asker) begin(ctx context.Context, question string) (*carrelv1.Task, err
 			}
 		})
 	}
-	return t.follow(ctx)
+	end, err := t.follow(ctx)
+	k.foreign = t.foreign
+	return end, err
 }

@@ -2,6 +2,9 @@ package cli
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,6 +24,12 @@ const inventoryName = "hosts.yaml"
 // the function that it returns.
 func (a *app) servedHosts(c context.Context, x *askFlags) (cfg steps.Config, orders fanout.Orders, closeAll func(), err error) {
 	closeAll = func() {}
+	inventory := ""
+	defer func() {
+		if err == nil {
+			cfg.Place, err = placeOf(x.asRoot, inventory)
+		}
+	}()
 	orders.All = x.set.Order()
 	if slices.Contains(x.on, onHost) {
 		if os.Geteuid() == 0 && !x.asRoot {
@@ -70,8 +79,21 @@ func (a *app) servedHosts(c context.Context, x *askFlags) (cfg steps.Config, ord
 		_ = r.Close()
 		return cfg, orders, closeAll, fmt.Errorf("%s: %w", file, err)
 	}
+	inventory = r.Digest()
 	cfg.Remote, cfg.Remotes, cfg.Background = r.Run, r.Names(), steps.Background(openJobs, r, file, x.asRoot)
 	return cfg, orders, func() { _ = r.Close() }, nil // nothing of it is needed any more
+}
+
+// placeOf stands for where the agent's steps on hosts are carried out: what is allowed for a session is not for another directory, and
+// not for hosts of another inventory. "" is a directory that is gone.
+func placeOf(asRoot bool, inventory string) (string, error) {
+	here, err := os.Getwd()
+	if err != nil {
+		return "", nil
+	}
+	b, err := json.Marshal([]any{here, os.Geteuid(), asRoot, inventory})
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:]), err
 }
 
 // patchesDir is where what undoes changes to files is kept, in the user's state directory.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/words"
 )
 
 // planShown is the body of a message of kind plan.
@@ -37,6 +38,8 @@ type planShown struct {
 	Diff     string   `json:"diff"`
 	// OnlyFirstRun: a person is asked about the plan only because a model wrote it.
 	OnlyFirstRun bool `json:"only_first_run"`
+	// Session: its commands can be allowed for the session.
+	Session bool `json:"session"`
 }
 
 // several reports whether the plan has more than one step that can be approved by itself.
@@ -94,6 +97,7 @@ type stepShown struct {
 
 // show shows one message of a turn.
 func (t *turnView) show(m *carrelv1.TaskMessage) error {
+	t.foreign = t.foreign || readsForeign(m)
 	if t.out == asJSON {
 		var p planShown
 		switch {
@@ -142,7 +146,12 @@ func (t *turnView) show(m *carrelv1.TaskMessage) error {
 	case "part":
 		var p partShown
 		if json.Unmarshal(m.GetBody(), &p) == nil {
-			return t.to.note(p.text())
+			return t.to.note(p.text(t.a.lang))
+		}
+	case "remembered":
+		var r rememberedShown
+		if json.Unmarshal(m.GetBody(), &r) == nil {
+			return t.to.note(r.text(t.a.lang))
 		}
 	case "remember":
 		return t.offer(m)
@@ -153,6 +162,20 @@ func (t *turnView) show(m *carrelv1.TaskMessage) error {
 		}
 	}
 	return nil
+}
+
+// readsForeign reports whether a message says that the session has read what others wrote: the rule of notes that an agent proposes.
+func readsForeign(m *carrelv1.TaskMessage) bool {
+	var x struct {
+		Foreign bool `json:"foreign"`
+	}
+	switch m.GetKind() {
+	case "plan", "tool", "step", "refusal":
+		return true
+	case "prompt":
+		return json.Unmarshal(m.GetBody(), &x) != nil || x.Foreign
+	}
+	return false
 }
 
 // stepAsked takes it that a person is asked about one step of a plan, which the question itself shows.
@@ -171,9 +194,19 @@ type partShown struct {
 	LeftOut []string `json:"left_out"`
 }
 
-func (p *partShown) text() string {
-	return "only these files: " + printable(strings.Join(p.Files, ", ")) + "; left as they are: " +
-		cmp.Or(printable(strings.Join(p.LeftOut, ", ")), "none")
+func (p *partShown) text(lang words.Language) string {
+	return lang.Say(words.ChosenFiles, printable(strings.Join(p.Files, ", ")),
+		cmp.Or(printable(strings.Join(p.LeftOut, ", ")), lang.Say(words.NoFiles)))
+}
+
+// rememberedShown is the body of a message of kind remembered.
+type rememberedShown struct {
+	Plan        int      `json:"plan"`
+	Permissions []string `json:"permissions"`
+}
+
+func (r *rememberedShown) text(lang words.Language) string {
+	return lang.Say(words.Remembered, r.Plan, printable(strings.Join(r.Permissions, " ")))
 }
 
 // notBegunShown is the body of a message of kind not_begun.
@@ -186,14 +219,14 @@ type notBegunShown struct {
 }
 
 // notBegunText names the steps that were not begun, a line for each reason.
-func notBegunText(n *notBegunShown) string {
+func notBegunText(lang words.Language, n *notBegunShown) string {
 	var b strings.Builder
 	for i, s := range n.Steps {
 		if i == 0 || s.Why != n.Steps[i-1].Why {
 			if i > 0 {
 				b.WriteString("\n")
 			}
-			fmt.Fprintf(&b, "  not begun, because %s:", printable(s.Why))
+			b.WriteString("  " + lang.Say(words.NotBegun, printable(s.Why)))
 		} else {
 			b.WriteString(",")
 		}
@@ -202,20 +235,20 @@ func notBegunText(n *notBegunShown) string {
 	return b.String() + "\n"
 }
 
-func planText(p *planShown) string {
+func planText(lang words.Language, p *planShown) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "plan %d%s: %s\n", p.Number, undoing(p.Undoes), printable(p.Goal))
+	b.WriteString(lang.Say(words.PlanHead, p.Number, undoing(lang, p.Undoes), printable(p.Goal)) + "\n")
 	order, last := "", -1
 	for i, s := range p.Steps {
 		if s.Together > 1 {
-			order, last = fmt.Sprintf("  %d to %d: %s\n", i+1, i+s.Together, printable(s.Order)), i+s.Together-1
+			order, last = "  "+lang.Say(words.Together, i+1, i+s.Together, printable(s.Order))+"\n", i+s.Together-1
 		}
 		word := s.Level
 		if s.ReadOnly {
-			word += ", only reads"
+			word += lang.Say(words.OnlyReads)
 		}
 		if s.Job {
-			word += fmt.Sprintf(", in the background for at most %v", time.Duration(s.LimitMS)*time.Millisecond)
+			word += lang.Say(words.Background, time.Duration(s.LimitMS)*time.Millisecond)
 		}
 		fmt.Fprintf(&b, "  %d. %s: %s  [%s]\n", i+1, printable(s.Target), printable(s.Command), word)
 		if i == last {
@@ -223,44 +256,45 @@ func planText(p *planShown) string {
 		}
 	}
 	if len(p.Rollback) > 0 {
-		fmt.Fprintf(&b, "  to undo it: %s\n", printable(strings.Join(p.Rollback, "; ")))
+		b.WriteString("  " + lang.Say(words.ToUndo) + printable(strings.Join(p.Rollback, "; ")) + "\n")
 	}
 	return b.String()
 }
 
 // undoing says of a plan that it has the rollback steps of another one, which runs only if the person says so.
-func undoing(other int) string {
+func undoing(lang words.Language, other int) string {
 	if other == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" (the rollback steps of plan %d; they run only if you say y)", other)
+	return lang.Say(words.PlanUndoes, other)
 }
 
-func stepText(s *stepShown) string {
+func stepText(lang words.Language, s *stepShown) string {
+	head := fmt.Sprintf("  %d. %s: ", s.Step, printable(s.Target))
 	switch {
 	case s.Error != "":
-		return fmt.Sprintf("  %d. %s: %s\n", s.Step, printable(s.Target), printable(s.Error))
+		return head + printable(s.Error) + "\n"
 	case s.Code != nil && *s.Code != 0:
-		text := fmt.Sprintf("  %d. %s: exit code %d", s.Step, printable(s.Target), *s.Code)
+		text := head + lang.Say(words.StepExit, *s.Code)
 		if line := lastLine(s.Stderr); line != "" {
 			text += ": " + cut(printable(line), 200)
 		}
 		return text + "\n"
 	}
 	if s.Job != "" {
-		return fmt.Sprintf("  %d. %s: runs as job %s\n", s.Step, printable(s.Target), printable(s.Job))
+		return head + lang.Say(words.StepJob, printable(s.Job)) + "\n"
 	}
-	return fmt.Sprintf("  %d. %s: done\n", s.Step, printable(s.Target))
+	return head + lang.Say(words.StepDone) + "\n"
 }
 
 // toolText is a call of a tool in one line.
-func toolText(s *stepShown) string {
-	end := "read"
+func toolText(lang words.Language, s *stepShown) string {
+	end := lang.Say(words.ToolRead)
 	switch {
 	case s.Error != "":
 		end = cut(printable(s.Error), 200)
 	case s.Code != nil && *s.Code != 0:
-		if end = fmt.Sprintf("exit code %d", *s.Code); s.Stderr != "" {
+		if end = lang.Say(words.StepExit, *s.Code); s.Stderr != "" {
 			end = cut(printable(lastLine(s.Stderr)), 200)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/words"
 )
 
 // teller shows a person what happens in a turn, and asks them. Its methods may be called from several goroutines.
@@ -65,11 +66,11 @@ func (l *lineTeller) beside(format string, v ...any) error {
 	return say(l.a.Err, format, v...)
 }
 
-func (l *lineTeller) plan(p *planShown) error { return l.beside("%s", planText(p)) }
+func (l *lineTeller) plan(p *planShown) error { return l.beside("%s", planText(l.a.lang, p)) }
 
 func (l *lineTeller) step(s *stepShown) error {
 	var b strings.Builder
-	b.WriteString(stepText(s))
+	b.WriteString(stepText(l.a.lang, s))
 	for _, d := range [][2]string{{"held", s.Held}, {"stderr", strings.TrimSpace(s.Stderr)}, {"carrel undo", s.Undo}} {
 		if l.trace && d[1] != "" {
 			b.WriteString("     " + d[0] + " " + strings.ReplaceAll(d[1], "\n", "\n       ") + "\n")
@@ -78,20 +79,22 @@ func (l *lineTeller) step(s *stepShown) error {
 	return l.beside("%s", b.String())
 }
 
-func (l *lineTeller) notBegun(n *notBegunShown) error { return l.beside("%s", notBegunText(n)) }
+func (l *lineTeller) notBegun(n *notBegunShown) error {
+	return l.beside("%s", notBegunText(l.a.lang, n))
+}
 
-func (l *lineTeller) tool(s *stepShown) error { return l.beside("  %s\n", toolText(s)) }
+func (l *lineTeller) tool(s *stepShown) error { return l.beside("  %s\n", toolText(l.a.lang, s)) }
 
 func (l *lineTeller) refusal(outcome, why string) error {
-	return l.beside("  %s: %s\n", outcome, cut(printable(why), 400))
+	return l.beside("  %s: %s\n", l.a.lang.Known(outcome), cut(printable(l.a.lang.Known(why)), 400))
 }
 
 func (l *lineTeller) note(text string) error { return l.beside("carrel: %s\n", text) }
 
 func (l *lineTeller) ask(ctx context.Context, m *carrelv1.Approval, steps bool) reply {
-	return l.a.prompt(ctx, m, false, steps)
+	return l.a.prompt(ctx, m, threaded(m), steps)
 }
 
 func (l *lineTeller) settled(*carrelv1.Approval) error {
-	return l.beside("\ncarrel: somebody else has answered, or its time is over\n")
+	return l.beside("\ncarrel: %s\n", l.a.lang.Say(words.Settled))
 }

@@ -11,6 +11,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/words"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -40,6 +41,8 @@ type turnView struct {
 	yesSafe bool
 	plans   *plans
 	to      teller
+	// foreign: the session has read what others wrote.
+	foreign bool
 	// offered takes a note that the agent proposes.
 	offered func(note string)
 }
@@ -82,7 +85,7 @@ func (t *turnView) decide(ctx context.Context, m *carrelv1.Approval) error {
 		p, err = t.plans.wait(open, m.GetActionDigest())
 	}
 	if err == nil && t.yesSafe && p.OnlyFirstRun {
-		_ = t.to.note("approved, as you said --yes-safe")
+		_ = t.to.note(t.a.lang.Say(words.YesSafe))
 		r.kind = approval.Once
 	} else {
 		r = t.to.ask(open, m, err == nil && p.several())

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/settings"
 	"github.com/carrel-dev/carrel/internal/steps"
 	"github.com/carrel-dev/carrel/internal/vitals"
 )
@@ -23,34 +24,26 @@ const (
 	vitalsTime = 2 * time.Second
 )
 
-// settings are the user's of the agent, and the file's name; empty where they have none.
-func settings() (name string, b []byte, err error) {
+// ownSettings are the user's settings of the agent, or the usual ones.
+func ownSettings() (settings.Settings, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return "", nil, nil // a user without a home has set none
+		return settings.Default(), nil // a user without a home has set none
 	}
-	name = filepath.Join(dir, "carrel", settingsName)
+	name := filepath.Join(dir, "carrel", settingsName)
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO would wait for its writer
 	if errors.Is(err, fs.ErrNotExist) {
-		return name, nil, nil
+		return settings.Default(), nil
 	}
 	if err != nil {
-		return name, nil, fmt.Errorf("cannot read the agent's settings: %w", err)
+		return settings.Settings{}, fmt.Errorf("cannot read the agent's settings: %w", err)
 	}
 	defer f.Close()
-	if b, err = io.ReadAll(io.LimitReader(f, vitals.MaxFile+1)); err != nil {
-		err = fmt.Errorf("cannot read the agent's settings: %w", err)
-	}
-	return name, b, err
-}
-
-// thresholds are those of the user, or the usual ones.
-func thresholds() (vitals.Thresholds, error) {
-	name, b, err := settings()
+	b, err := io.ReadAll(io.LimitReader(f, settings.MaxFile+1))
 	if err != nil {
-		return vitals.Thresholds{}, err
+		return settings.Settings{}, fmt.Errorf("cannot read the agent's settings: %w", err)
 	}
-	return vitals.Parse(name, b)
+	return settings.Parse(name, b)
 }
 
 // vitals measures this machine; nothing where it is not offered to the agent.
@@ -58,8 +51,16 @@ func (k *asker) vitals(ctx context.Context) []vitals.Reading {
 	if k.served.Local == nil {
 		return nil
 	}
+	return readings(ctx, k.own.Thresholds, k.served.Local)
+}
+
+// readings measures this machine. Without run it is not asked which services have failed.
+func readings(ctx context.Context, limits vitals.Thresholds, run steps.Run) []vitals.Reading {
 	ctx, cancel := context.WithTimeout(ctx, vitalsTime)
 	defer cancel()
-	failed := steps.FailedServices(k.served.Local, vitalsTime)
-	return vitals.Measure(ctx, vitals.Source{Proc: "/proc", Statfs: unix.Statfs, Failed: failed}, k.limits)
+	failed := func(context.Context) (int, error) { return 0, errors.New("no command is run for it") }
+	if run != nil {
+		failed = steps.FailedServices(run, vitalsTime)
+	}
+	return vitals.Measure(ctx, vitals.Source{Proc: "/proc", Statfs: unix.Statfs, Failed: failed}, limits)
 }

@@ -11,10 +11,8 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/attend"
 	"github.com/carrel-dev/carrel/internal/chatui"
+	"github.com/carrel-dev/carrel/internal/words"
 )
-
-// chatPrompt stands where a person types.
-const chatPrompt = "you> "
 
 func (a *app) chatCommand() *cobra.Command {
 	var x askFlags
@@ -62,7 +60,7 @@ func (k *asker) chat(ctx context.Context) error {
 	var said []string
 	in, out := k.In, k.Out
 	err := s.quietly(func() (err error) {
-		said, err = chatui.Run(ctx, s, in, out)
+		said, err = chatui.Run(ctx, s, k.lang, in, out)
 		return err
 	})
 	return errors.Join(lines(said).render(k.Out), err)
@@ -81,11 +79,11 @@ func (k *asker) chatPlain(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	_ = say(k.Err, "carrel: the agent is in workspace %s; /help says what can be typed\n", k.agent)
+	_ = say(k.Err, "%s\n", k.lang.Say(words.ChatBegins, k.agent))
 	for {
 		var line string
 		err := attend.Interruptible(ctx, signals, func(ctx context.Context) (err error) {
-			if err = say(k.Out, chatPrompt); err == nil {
+			if err = say(k.Out, "%s", k.lang.Say(words.You)); err == nil {
 				line, err = k.readLine(ctx)
 			}
 			return err
@@ -109,7 +107,7 @@ func (k *asker) chatPlain(ctx context.Context) error {
 			return nil
 		}
 		if isInterrupt(err) {
-			_ = say(k.Err, "\ncarrel: stopped\n")
+			_ = say(k.Err, "\ncarrel: %s\n", k.lang.Say(words.Stopped))
 		} else if err != nil {
 			_ = say(k.Err, "carrel: %s\n", errorText(err))
 		}
@@ -121,16 +119,16 @@ func (k *asker) plainLine(ctx context.Context, line string, shown *lineTeller) (
 	text := ""
 	switch {
 	case line == "/help":
-		text = chatui.CommandsHelp
+		text = k.lang.Say(words.HelpCommands)
 	case line == "/clear":
-		text = "there is no screen to clear; /new begins anew"
+		text = k.lang.Say(words.NoScreen)
 	case line == "/trace":
 		shown.trace = !shown.trace
-		text = map[bool]string{true: "details are shown", false: "details are hidden"}[shown.trace]
+		text = k.lang.Say(map[bool]words.Key{true: words.DetailsShown, false: words.DetailsHidden}[shown.trace])
 	case strings.HasPrefix(line, "!"):
 		command, tell := strings.CutPrefix(line[1:], "!")
 		if text, err = k.shell(ctx, strings.TrimSpace(command), tell); err == nil && tell {
-			text = strings.TrimSuffix(text, "\n") + "\nthe agent is told of this with your next question"
+			text = strings.TrimSuffix(text, "\n") + "\n" + k.lang.Say(words.ToldNext)
 		}
 	case strings.HasPrefix(line, "/"):
 		text, leave, err = k.command(ctx, line)
@@ -154,12 +152,20 @@ func isInterrupt(err error) bool {
 
 // servedText says where commands may run.
 func (k *asker) servedText() string {
-	where := []string{"workspaces that you reach"}
+	where := []string{k.lang.Say(words.ServedWorkspaces)}
 	if k.served.Local != nil {
-		where = append(where, "this machine, as you")
+		where = append(where, k.lang.Say(words.ServedHost))
 	}
 	if n := len(k.served.Remotes); n > 0 {
-		where = append(where, counted(int64(n), "remote host"))
+		where = append(where, manyOf(k.lang, n, words.OneRemote, words.Remotes))
 	}
-	return strings.Join(where, ", ")
+	return strings.Join(where, k.lang.Say(words.And))
+}
+
+// manyOf is a number of things, by the text for one and that for more.
+func manyOf(lang words.Language, n int, one, more words.Key) string {
+	if n == 1 {
+		return lang.Say(one)
+	}
+	return lang.Say(more, n)
 }

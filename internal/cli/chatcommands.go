@@ -17,7 +17,9 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/cells"
 	"github.com/carrel-dev/carrel/internal/steps"
+	"github.com/carrel-dev/carrel/internal/words"
 )
 
 // command carries out a line of a chat that begins with a slash, in both modes, and returns what there is to say.
@@ -30,27 +32,27 @@ func (k *asker) command(ctx context.Context, line string) (text string, leave bo
 	switch name {
 	case "/new":
 		k.after, k.told = "", ""
-		return "what was said before is not told any more", false, nil
+		return k.lang.Say(words.BeginsAnew), false, nil
 	case "/resume":
 		after, err := newestTask(ctx, k.client, k.ws)
 		if err != nil {
 			return "", false, err
 		}
 		k.after = after
-		return "the next question goes on from task " + after, false, nil
+		return k.lang.Say(words.GoesOnFrom, after), false, nil
 	case "/on":
 		return k.servedText(), false, nil
 	case "/plan":
 		if k.planOnly = !k.planOnly; k.planOnly {
-			return "plans are judged and shown, and nothing is run; /plan undoes that", false, nil
+			return k.lang.Say(words.OnlyPlans), false, nil
 		}
-		return "plans are carried out again", false, nil
+		return k.lang.Say(words.PlansRun), false, nil
 	case "/tools":
 		rows, err := k.checked(ctx)
 		var b strings.Builder
 		for _, r := range rows {
 			if r[1] != "" {
-				fmt.Fprintf(&b, "%-12s%s\n", r[0], r[1])
+				fmt.Fprintf(&b, "%s%s\n", cells.Cell(r[0], 12), r[1])
 			}
 		}
 		return b.String(), false, err
@@ -61,7 +63,7 @@ func (k *asker) command(ctx context.Context, line string) (text string, leave bo
 		text, err = k.memoryCommand(name, arg)
 		return text, false, err
 	case "/undo":
-		text, err = undoText(ctx, arg)
+		text, err = k.undoText(ctx, arg)
 		return text, false, err
 	case "/quit":
 		return "", true, nil
@@ -82,13 +84,13 @@ func (k *asker) jobs(ctx context.Context) (text string, err error) {
 		return err
 	})
 	if text == "" {
-		text = "there are no background jobs on hosts\n"
+		text = k.lang.Say(words.NoJobs) + "\n"
 	}
-	return text + "carrel job shows, follows and stops them", err
+	return text + k.lang.Say(words.JobHelp), err
 }
 
 // undoText undoes a change to files, or lists them.
-func undoText(ctx context.Context, change string) (string, error) {
+func (k *asker) undoText(ctx context.Context, change string) (string, error) {
 	dir, err := patchesDir()
 	if err != nil {
 		return "", err
@@ -98,31 +100,31 @@ func undoText(ctx context.Context, change string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		return fmt.Sprintf("undone; /undo %s does it again", id), nil
+		return k.lang.Say(words.Undone, id), nil
 	}
 	all, err := steps.Changes(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the first change makes it
 		return "", err
 	}
 	if len(all) == 0 {
-		return "no files were changed", nil
+		return k.lang.Say(words.NoChanges), nil
 	}
 	var b strings.Builder
 	for _, r := range all {
-		fmt.Fprintf(&b, "%s  %-12s%s\n", r.ID, changeState(r.Conflict, r.Undone), strings.Join(r.Places, " "))
+		fmt.Fprintf(&b, "%s  %s%s\n", r.ID, cells.Cell(changeState(k.lang, r.Conflict, r.Undone), 12), strings.Join(r.Places, " "))
 	}
 	return b.String(), nil
 }
 
 // changeState is the state of a change to files, in words.
-func changeState(conflict, undone bool) string {
+func changeState(lang words.Language, conflict, undone bool) string {
 	switch {
 	case conflict:
-		return "in conflict"
+		return lang.Say(words.ChangeConflict)
 	case undone:
-		return "undone"
+		return lang.Say(words.ChangeUndone)
 	}
-	return "made"
+	return lang.Say(words.ChangeMade)
 }
 
 // shellDelay is how long what a command left running may go on printing.

@@ -14,6 +14,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/chatui"
+	"github.com/carrel-dev/carrel/internal/words"
 )
 
 // chatSession gives package chatui an asker, and shows its turns as events.
@@ -69,12 +70,12 @@ func (s *chatSession) Prepare(ctx context.Context, emit func(chatui.Event)) (cha
 func (s *chatSession) targets() string {
 	where := []string{}
 	if s.k.served.Local != nil {
-		where = append(where, "host")
+		where = append(where, s.k.lang.Say(words.ShortHost))
 	}
 	if n := len(s.k.served.Remotes); n > 0 {
-		where = append(where, counted(int64(n), "remote"))
+		where = append(where, manyOf(s.k.lang, n, words.ShortOneRemote, words.ShortRemotes))
 	}
-	return strings.Join(append(where, "workspaces"), ", ")
+	return strings.Join(append(where, s.k.lang.Say(words.ShortWorkspaces)), s.k.lang.Say(words.And))
 }
 
 // used returns what the agent's workspace has used of its model since the last call; nothing if that is not known.
@@ -180,7 +181,7 @@ func (s *chatSession) words(text string) error { return s.tell(chatui.Words{Text
 func (s *chatSession) over() error { return nil }
 
 func (s *chatSession) plan(p *planShown) error {
-	e := chatui.Plan{Number: p.Number, Note: undoing(p.Undoes), Digest: p.Digest, Goal: p.Goal, Rollback: p.Rollback, Diff: p.Diff}
+	e := chatui.Plan{Number: p.Number, Note: undoing(s.k.lang, p.Undoes), Digest: p.Digest, Goal: p.Goal, Rollback: p.Rollback, Diff: p.Diff}
 	for i, x := range p.Steps {
 		step := chatui.Step{
 			Target: x.Target, Command: x.Command, Level: x.Level, Risk: x.Risk, ReadOnly: x.ReadOnly, FirstRun: x.FirstRun,
@@ -212,7 +213,9 @@ func (s *chatSession) notBegun(n *notBegunShown) error {
 	return nil
 }
 
-func (s *chatSession) tool(x *stepShown) error { return s.note("read " + toolText(x)) }
+func (s *chatSession) tool(x *stepShown) error {
+	return s.note(s.k.lang.Say(words.Read, toolText(s.k.lang, x)))
+}
 
 func (s *chatSession) refusal(outcome, why string) error {
 	return s.tell(chatui.Refusal{Outcome: outcome, Why: why})
@@ -220,7 +223,7 @@ func (s *chatSession) refusal(outcome, why string) error {
 
 func (s *chatSession) note(text string) error { return s.tell(chatui.Note{Text: text}) }
 
-// ask implements teller: the question is shown, and answered by Answer. A plan is answered for once: no answer covers another.
+// ask implements teller: the question is shown, and answered by Answer.
 func (s *chatSession) ask(ctx context.Context, m *carrelv1.Approval, steps bool) reply {
 	answer := make(chan reply, 1)
 	s.mu.Lock()
@@ -233,7 +236,7 @@ func (s *chatSession) ask(ctx context.Context, m *carrelv1.Approval, steps bool)
 	}()
 	_ = s.tell(chatui.Question{
 		ID: m.GetId(), Digest: m.GetActionDigest(), Risk: int(m.GetRiskScore()), Rule: m.GetRule(), Reasons: m.GetReasons(),
-		Details: approvalText(m), Until: untilText(m), Steps: steps,
+		Details: approvalText(s.k.lang, m), Until: untilText(m), Steps: steps, Session: threaded(m),
 		Files: m.GetFiles(),
 	})
 	select {
@@ -245,7 +248,7 @@ func (s *chatSession) ask(ctx context.Context, m *carrelv1.Approval, steps bool)
 }
 
 func (s *chatSession) settled(m *carrelv1.Approval) error {
-	return s.tell(chatui.Settled{ID: m.GetId(), How: "somebody else has answered, or its time is over"})
+	return s.tell(chatui.Settled{ID: m.GetId(), How: s.k.lang.Say(words.Settled)})
 }
 
 // quietly has everything that is printed meanwhile become notes: a line on the terminal would break the screen.

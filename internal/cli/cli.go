@@ -24,6 +24,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/fault"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
+	"github.com/carrel-dev/carrel/internal/words"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -42,6 +43,8 @@ type app struct {
 	tokenFile, fingerprint, caFile string
 	// rootless: use the caller's own carrel, even if the system has one.
 	rootless bool
+	// lang is what the agent's person reads. It is English everywhere else.
+	lang words.Language
 	// connected is the client that the calls of this run share, once there is one.
 	connected *carrel.Client
 	// using keeps the caller's own carrel from ending while this command runs.

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carrel-dev/carrel/internal/attend"
+	"github.com/carrel-dev/carrel/internal/cells"
 	"github.com/carrel-dev/carrel/internal/fault"
 )
 
@@ -260,7 +261,7 @@ func (t *table) render(f *os.File) error {
 			}
 			r[i] = printable(r[i])
 			c := r[i]
-			widths[i] = max(widths[i], utf8.RuneCountInString(c))
+			widths[i] = max(widths[i], cells.Width(c))
 		}
 	}
 	if t.free && len(widths) > 0 {
@@ -280,14 +281,14 @@ func (t *table) render(f *os.File) error {
 	colour := colours(f)
 	var b strings.Builder
 	for n, r := range t.rows {
-		if at := len(r) - 1; t.folded && t.fit && at == 1 && utf8.RuneCountInString(r[1]) > lineWidth-widths[0]-2 {
+		if at := len(r) - 1; t.folded && t.fit && at == 1 && cells.Width(r[1]) > lineWidth-widths[0]-2 {
 			indent := strings.Repeat(" ", widths[0]+2)
 			r[1] = strings.TrimSuffix(strings.TrimPrefix(wrap(r[1], indent), indent), "\n")
 		}
 		for i, c := range r {
 			pad := ""
 			if i < len(r)-1 {
-				pad = strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c)+2)
+				pad = strings.Repeat(" ", widths[i]-cells.Width(c)+2)
 			}
 			if colour && n > 0 && i == t.state && stateColours[c] != plain {
 				c = "\x1b[" + stateColours[c] + "m" + c + "\x1b[0m"

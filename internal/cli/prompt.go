@@ -16,12 +16,14 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/attend"
+	"github.com/carrel-dev/carrel/internal/cells"
 	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/words"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
 // approvalText shows a person everything that decides about a question.
-func approvalText(m *carrelv1.Approval) string {
+func approvalText(lang words.Language, m *carrelv1.Approval) string {
 	var b strings.Builder
 	action := actionOf(m)
 	if m.GetKind() == string(operation.RunPlan) { // a step a line
@@ -31,72 +33,82 @@ func approvalText(m *carrelv1.Approval) string {
 		}
 		action = strings.Join(steps, "\n  ")
 	}
-	fmt.Fprintf(&b, "%s  %s  risk %d of 100\n\n  %s\n\n", m.GetId(), m.GetState(), m.GetRiskScore(), action)
-	row := func(name, text string) {
+	fmt.Fprintf(&b, "%s\n\n  %s\n\n", lang.Say(words.QuestionHead, m.GetId(), m.GetState(), m.GetRiskScore()), action)
+	line := func(name, text string) {
 		if text != "" {
-			fmt.Fprintf(&b, "  %-12s%s\n", name, printable(text))
+			fmt.Fprintf(&b, "  %s%s\n", cells.Cell(name, 12), printable(text))
 		}
 	}
+	row := func(name words.Key, text string) { line(lang.Say(name), text) }
 	where := m.GetKey()
 	if name := m.GetWorkspace(); name != "" && name != where {
 		where = strings.TrimSpace(where + " (" + name + ")")
 	}
 	if m.GetCwd() != "" {
-		where += ", in " + m.GetCwd()
+		where += lang.Say(words.InDirectory, m.GetCwd())
 	}
-	row("where", where)
-	row("as", m.GetUser())
-	row("variables", strings.Join(m.GetEnv(), " "))
-	wrote := "a person typed it"
+	row(words.RowWhere, where)
+	row(words.RowAs, m.GetUser())
+	row(words.RowVariables, strings.Join(m.GetEnv(), " "))
+	wrote := words.PersonTyped
 	if m.GetSource() != carrel.SourceUser {
-		wrote = "a model or a program wrote it"
+		wrote = words.ModelWrote
 	}
-	row("asked by", m.GetRequester()+"; "+wrote)
-	row("thread", m.GetThread())
-	row("rule", m.GetRule())
-	row("files", strings.Join(m.GetFiles(), ", "))
+	row(words.RowAskedBy, lang.Say(wrote, m.GetRequester()))
+	row(words.RowThread, m.GetThread())
+	row(words.RowRule, m.GetRule())
+	row(words.RowFiles, strings.Join(m.GetFiles(), ", "))
 	isolation := m.GetIsolation()
 	switch {
 	case m.GetKind() != string(operation.ExecCommand) && m.GetKind() != string(operation.RunOnce): // they are judged by no profile
 	case m.GetProfile() == "workspace":
-		isolation += "; all that is required of it was verified"
+		isolation += lang.Say(words.AllVerified)
 	case m.GetProfile() == "host" && len(m.GetArgv()) > 0:
-		isolation += "; not all that is required of it was verified, so it is judged as on the host"
+		isolation += lang.Say(words.NotVerified)
 	}
-	row("isolation", strings.TrimPrefix(isolation, "; "))
-	row("may", strings.Join(m.GetCapabilities(), ", "))
+	row(words.RowIsolation, strings.TrimPrefix(strings.TrimPrefix(isolation, "; "), "；"))
+	row(words.RowMay, strings.Join(m.GetCapabilities(), ", "))
 	for i, why := range m.GetReasons() {
-		row(map[bool]string{true: "because"}[i == 0], why)
+		if i == 0 {
+			row(words.RowBecause, why)
+			continue
+		}
+		line("", why)
 	}
 	if len(m.GetSegments()) > 1 {
 		for _, s := range m.GetSegments() {
 			fmt.Fprintf(&b, "\n  %s  risk %d  %s\n", s.GetLevel(), s.GetRiskScore(), printable(s.GetText()))
 			if s.GetVia() != "" {
-				row("", "run by "+s.GetVia())
+				line("", lang.Say(words.RunBy, s.GetVia()))
 			}
-			row("", strings.Join(s.GetCapabilities(), ", "))
+			line("", strings.Join(s.GetCapabilities(), ", "))
 		}
 	}
 	switch {
 	case m.GetHost() != "":
-		b.WriteString("\n  An answer holds a minute for that host and port; with --always until its rule is removed.\n")
+		b.WriteString("\n  " + lang.Say(words.HoldsMinute) + "\n")
+	case m.GetKind() == string(operation.RunPlan) && threaded(m):
+		b.WriteString("\n  " + lang.Say(words.HoldsSession, m.GetId()) + "\n")
 	case m.GetOnceOnly():
-		b.WriteString("\n  An answer to it is never remembered.\n")
+		b.WriteString("\n  " + lang.Say(words.NeverKept) + "\n")
 	}
 	if isPending(m) {
-		fmt.Fprintf(&b, "\n  Expires at %s.\n", untilText(m))
+		b.WriteString("\n  " + lang.Say(words.ExpiresAt, untilText(m)) + "\n")
 	}
 	if w := m.GetAnswer(); w != nil {
 		self := ""
 		if w.GetSelf() {
-			self = ", themselves"
+			self = lang.Say(words.Themselves)
 		}
-		fmt.Fprintf(&b, "\n  %s by %s%s at %s\n", w.GetKind(), w.GetBy(), self, at(w.GetUnixMs()).Local().Format(time.DateTime))
-		row("files", strings.Join(w.GetFiles(), ", "))
-		row("reason", w.GetReason())
+		b.WriteString("\n  " + lang.Say(words.AnsweredBy, w.GetKind(), w.GetBy(), self, at(w.GetUnixMs()).Local().Format(time.DateTime)) + "\n")
+		row(words.RowFiles, strings.Join(w.GetFiles(), ", "))
+		row(words.RowReason, w.GetReason())
 	}
 	return b.String()
 }
+
+// threaded reports whether an answer for the thread, or the session of an agent, is possible.
+func threaded(m *carrelv1.Approval) bool { return m.GetThread() != "" && !m.GetOnceOnly() }
 
 // untilText is when a question expires, in local time; with the date if that is not today.
 func untilText(m *carrelv1.Approval) string {
@@ -176,18 +188,22 @@ type reply struct {
 // prompt shows a question and reads the answer. threads: an answer for the thread is possible. steps: so is one for
 // the steps of a plan one at a time.
 func (a *app) prompt(ctx context.Context, m *carrelv1.Approval, threads, steps bool) reply {
-	keys := "[y] once  [n] no"
-	if threads {
-		keys = "[y] once  [t] in this thread  [n] no"
+	var shown []string
+	add := func(offered bool, key words.Key) {
+		if offered {
+			shown = append(shown, a.lang.Say(key))
+		}
 	}
-	if steps {
-		keys = "[s] step by step  " + keys
-	}
-	if len(m.GetFiles()) > 0 {
-		keys = strings.Replace(keys, "  [n] no", "  [f] choose among its files  [n] no", 1)
-	}
+	plan := m.GetKind() == string(operation.RunPlan)
+	add(steps, words.KeySteps)
+	add(threads && plan, words.KeySession)
+	add(true, words.KeyOnce)
+	add(threads && !plan, words.KeyThread)
+	add(len(m.GetFiles()) > 0, words.KeyFiles)
+	add(true, words.KeyNo)
+	keys := strings.Join(shown, "  ")
 	a.forgetTyped()
-	_ = say(a.Err, "carrel: the policy asks for your answer before this runs\n\n%s\nRun it?  %s: ", approvalText(m), keys)
+	_ = say(a.Err, "%s", a.lang.Say(words.AsksYou, approvalText(a.lang, m), keys))
 	for range 3 {
 		line, err := a.readLine(ctx)
 		if err != nil {
@@ -203,14 +219,14 @@ func (a *app) prompt(ctx context.Context, m *carrelv1.Approval, threads, steps b
 		case key == "t" && threads:
 			return reply{kind: approval.Thread}
 		case key == "n" || key == "d":
-			_ = say(a.Err, "Why not (may be left empty): ")
+			_ = say(a.Err, "%s", a.lang.Say(words.WhyNot))
 			why, err := a.readLine(ctx)
 			if err != nil && !errors.Is(err, io.EOF) {
 				return reply{err: fmt.Errorf("cannot read your reason: %w", err)}
 			}
 			return reply{kind: approval.Deny, reason: strings.TrimSpace(why)}
 		}
-		_ = say(a.Err, "Answer with one of %s: ", keys)
+		_ = say(a.Err, "%s", a.lang.Say(words.AnswerWith, keys))
 	}
 	return reply{err: fmt.Errorf("cannot go on: there is no answer, and nothing was run: %w", errdefs.ErrAborted)}
 }
@@ -219,7 +235,7 @@ func (a *app) prompt(ctx context.Context, m *carrelv1.Approval, threads, steps b
 func (a *app) chooseFiles(ctx context.Context, files []string) reply {
 	var yes []string
 	for i, f := range files {
-		_ = say(a.Err, "%d of %d: change %s? [y] yes  [n] leave it as it is: ", i+1, len(files), printable(f))
+		_ = say(a.Err, "%s", a.lang.Say(words.ChangeFile, i+1, len(files), printable(f)))
 		for tries := 1; ; tries++ {
 			line, err := a.readLine(ctx)
 			if err != nil {
@@ -235,7 +251,7 @@ func (a *app) chooseFiles(ctx context.Context, files []string) reply {
 			if tries == 3 {
 				return reply{err: fmt.Errorf("cannot go on: there is no answer, and nothing was run: %w", errdefs.ErrAborted)}
 			}
-			_ = say(a.Err, "Answer with y or n: ")
+			_ = say(a.Err, "%s", a.lang.Say(words.AnswerYesNo))
 		}
 	}
 	switch len(yes) {
@@ -295,7 +311,7 @@ func (a *app) started(ctx context.Context, client *carrel.Client, spec *carrel.S
 			stop(errSettled)
 		}
 	}()
-	r := a.prompt(open, m, m.GetThread() != "" && !m.GetOnceOnly(), false)
+	r := a.prompt(open, m, threaded(m), false)
 	if by, ok := errors.AsType[*attend.Interrupt](r.err); ok {
 		return fmt.Errorf("cannot go on: %w; nothing was run; approval %s stays open and expires at %s", by, name, untilText(m))
 	}

@@ -12,6 +12,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/steps"
+	"github.com/carrel-dev/carrel/internal/words"
 )
 
 func (a *app) undoCommand() *cobra.Command {
@@ -50,7 +51,7 @@ workspace with --on.`,
 		t := newTable(-1, "CHANGE", "STATE", "FILES").freeText()
 		list := []object{}
 		for _, r := range all {
-			state := changeState(r.Conflict, r.Undone)
+			state := changeState(words.English, r.Conflict, r.Undone)
 			t.add(r.ID, state, strings.Join(r.Places, " "))
 			list = append(list, object{{"id", r.ID}, {"state", state}, {"files", r.Places}})
 		}
@@ -75,7 +76,7 @@ func (a *app) undoOn(ctx context.Context, workspace string, args []string) (any,
 	t := newTable(-1, "CHANGE", "STATE", "FILES").freeText()
 	list := []object{}
 	for _, r := range m.GetPatches() {
-		state := changeState(r.GetConflict(), r.GetUndone())
+		state := changeState(words.English, r.GetConflict(), r.GetUndone())
 		t.add(printable(r.GetId()), state, printable(strings.Join(r.GetFiles(), " ")))
 		list = append(list, object{{"id", r.GetId()}, {"state", state}, {"files", r.GetFiles()}})
 	}

@@ -11,6 +11,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/watch"
+	"github.com/carrel-dev/carrel/internal/words"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -109,10 +110,10 @@ func itemOf(m *carrelv1.Approval) watch.Item {
 	i := watch.Item{
 		ID: printable(m.GetId()), State: printable(m.GetState()), Pending: isPending(m), Risk: m.GetRiskScore(),
 		Where: printable(m.GetKey()), By: printable(m.GetRequester()), What: printable(actionOf(m)),
-		Digest: m.GetActionDigest(), Until: untilText(m), Threads: m.GetThread() != "" && !m.GetOnceOnly(),
+		Digest: m.GetActionDigest(), Until: untilText(m), Threads: threaded(m),
 		Answer: printable(m.GetState()),
 	}
-	lines := strings.Split(approvalText(m), "\n")
+	lines := strings.Split(approvalText(words.English, m), "\n")
 	for n, l := range lines {
 		lines[n] = printable(l)
 	}

@@ -47,6 +47,8 @@ type Session interface {
 	// Prompt asks the agent, tells to what happens, and returns once the turn has ended. It ends when ctx does. It is called
 	// once at a time.
 	Prompt(ctx context.Context, p Prompt, to *Turn) error
+	// Commands are what a prompt may begin with that is for carrel and not for the agent.
+	Commands() []Command
 	// PlanOnly reports whether plans are judged and shown, and nothing is run.
 	PlanOnly() bool
 	// SetPlanOnly has it so for the prompts that follow. It may be called while one is answered.
@@ -55,6 +57,9 @@ type Session interface {
 	// answered meanwhile.
 	Replay(ctx context.Context, next func() *Turn) error
 }
+
+// Command is a line for carrel: a slash, its name, and what Hint says.
+type Command struct{ Name, Description, Hint string }
 
 // Open makes a session for the directory that the editor works in. former: it is one that there was before, maybe with another
 // process, and an error if it is not known.
@@ -211,7 +216,10 @@ func (s *server) begin(ctx context.Context, m linerpc.Message, former bool) erro
 	if !former {
 		answer["sessionId"] = x.id
 	}
-	return s.peer.Reply(m, answer)
+	if err := s.peer.Reply(m, answer); err != nil {
+		return err
+	}
+	return s.offer(x)
 }
 
 // session makes a session, or finds one that there was before.
@@ -267,6 +275,24 @@ func (s *server) replay(ctx context.Context, x *session) error {
 func (s *server) turnOf(x *session) *Turn {
 	x.turn++
 	return &Turn{s: s, session: x.id, prefix: strconv.Itoa(x.turn), cards: map[string]*card{}}
+}
+
+// offer tells the editor which lines are for carrel. It knows the session by then.
+func (s *server) offer(x *session) error {
+	var all []map[string]any
+	for _, c := range x.Commands() {
+		one := map[string]any{"name": c.Name, "description": c.Description}
+		if c.Hint != "" {
+			one["input"] = map[string]string{"hint": c.Hint}
+		}
+		all = append(all, one)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return s.peer.Notify("session/update", map[string]any{
+		"sessionId": x.id, "update": map[string]any{"sessionUpdate": "available_commands_update", "availableCommands": all},
+	})
 }
 
 func (s *server) setMode(m linerpc.Message) error {

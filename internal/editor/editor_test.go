@@ -31,7 +31,8 @@ type agent struct {
 	prompt   func(ctx context.Context, p editor.Prompt, to *editor.Turn) error
 	planOnly bool
 	// replay is what a former session tells, of which the id is former.
-	replay func(next func() *editor.Turn) error
+	replay   func(next func() *editor.Turn) error
+	commands []editor.Command
 }
 
 const former = "FORMER"
@@ -42,6 +43,8 @@ func (a *agent) Replay(_ context.Context, next func() *editor.Turn) error {
 	}
 	return a.replay(next)
 }
+
+func (a *agent) Commands() []editor.Command { return a.commands }
 
 func (a *agent) Prompt(ctx context.Context, p editor.Prompt, to *editor.Turn) error {
 	return a.prompt(ctx, p, to)

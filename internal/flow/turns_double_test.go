@@ -1,6 +1,7 @@
 package flow_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -19,6 +20,7 @@ import (
 type hostsDouble struct {
 	local   bool
 	remotes []string
+	place   string // "here" without one
 	// run is what becomes of a command, success if it is nil.
 	run func(context.Context, runtime.HostCommand) (runtime.HostResult, error)
 
@@ -32,6 +34,16 @@ type hostsDouble struct {
 func (d *hostsDouble) Local() bool { return d.local }
 
 func (d *hostsDouble) Remotes() []string { return d.remotes }
+
+func (d *hostsDouble) Place() string {
+	if d.place == unknown {
+		return ""
+	}
+	return cmp.Or(d.place, "here")
+}
+
+// unknown is a place of which nothing is said.
+const unknown = "unknown"
 
 func (d *hostsDouble) RunOn(ctx context.Context, c runtime.HostCommand) (runtime.HostResult, error) {
 	d.mu.Lock()

@@ -28,6 +28,8 @@ type Question struct {
 type Pass struct {
 	// Text is what the record of the intent says of it, as "ap-… once by uid:0".
 	Text string
+	// Remembered are the permissions that let a plan pass without a question.
+	Remembered []string
 	// First: of a plan it lets the first step through, and no other.
 	First bool
 	// Files: of a plan it lets the part through that is about these files, with the digest Digest, and nothing else.

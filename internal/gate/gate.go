@@ -224,6 +224,9 @@ func (a *Admitted) Making(on operation.Target) *Admitted {
 // Files are those that a person chose of a plan's, nil if the plan was let through as it is.
 func (a *Admitted) Files() []string { return a.x.pass.Files }
 
+// Remembered are the permissions by which a plan passed without a question, nil if there are none.
+func (a *Admitted) Remembered() []string { return a.x.pass.Remembered }
+
 // Argv is the command of the request without secrets; it is the same list if it has none.
 func (a *Admitted) Argv() []string {
 	if err := a.x.entry(); err != nil {

@@ -215,7 +215,7 @@ func byRow(op operation.Operation, source policy.Origin, digest string) policy.D
 		if r.Asks && source != policy.User {
 			d.Level = policy.Confirm
 		}
-		d.RiskScore, d.NeverWhitelist = r.Risk, r.Final
+		d.RiskScore, d.NeverWhitelist = r.Risk, r.Final && (r.Unless == nil || !r.Unless(op))
 		if r.Scored != nil {
 			d.RiskScore = max(r.Risk, r.Scored(op))
 		}

@@ -31,6 +31,26 @@ type Plan struct {
 	// plan that is left, which has a digest of its own. Neither is part of the digest: both follow from the steps.
 	Files []string                           `json:"-"`
 	Part  func(files []string) (Plan, error) `json:"-"`
+	// Keep is what an answer for the session remembers of the plan; nil if it can be answered for once only. It is no part of the
+	// digest: it follows from the steps.
+	Keep *Keep `json:"-"`
+}
+
+// Keep is what an answer for a session of an agent remembers of a plan.
+type Keep struct {
+	// Session is the session, and By is who asked the agent: what one of them allows is for nobody else.
+	Session, By string
+	// Steps are those that a person is asked about.
+	Steps []KeptStep
+}
+
+// KeptStep is one command that a person is asked about.
+type KeptStep struct {
+	// Text is its target and command, as a person reads them.
+	Text string
+	// Key is the digest of all that has to be the same for the command to pass again: its words and what is around them, its target, what
+	// the policy says of it and the policy itself.
+	Key string
 }
 
 // PlanStep is one command of a plan on one target.
@@ -74,6 +94,12 @@ func (p Plan) First() int {
 func planAsks(op Operation) bool {
 	p, ok := op.(Plan)
 	return ok && p.Asks
+}
+
+// planKept reports whether an answer to a plan may be for its session.
+func planKept(op Operation) bool {
+	p, ok := op.(Plan)
+	return ok && p.Keep != nil
 }
 
 // planRisk is the highest risk of a plan's steps.

@@ -248,7 +248,7 @@ var Table = []Row{
 		Name: RunPlan, Words: "carry out a plan of", Needs: p.Run, On: Workspace, Class: Change,
 		Judged: Judged{Rules: []Rule{
 			{
-				Name: "plan.run.asks", When: planAsks, Asks: true, Risk: 30, Scored: planRisk, Final: true,
+				Name: "plan.run.asks", When: planAsks, Asks: true, Risk: 30, Scored: planRisk, Final: true, Unless: planKept,
 				Reason: "an agent proposes commands of which a person has to approve one at least",
 			},
 			{Name: "plan.run", Risk: 10, Reason: "an agent proposes commands that the policy lets pass"},

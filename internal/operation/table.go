@@ -83,8 +83,9 @@ type Rule struct {
 	Scored func(Operation) int
 	// Reason says for people what it does.
 	Reason string
-	// Final: no answer about it is remembered.
-	Final bool
+	// Final: no answer about it is remembered, but for the payloads that Unless names.
+	Final  bool
+	Unless func(Operation) bool
 }
 
 // Call is one procedure of carrel.v1.

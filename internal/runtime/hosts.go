@@ -16,6 +16,9 @@ type Hosts interface {
 	Local() bool
 	// Remotes are the names of the remote hosts that there are.
 	Remotes() []string
+	// Place stands for where steps are carried out: the directory of those on this machine, and what the names of remote hosts mean. It
+	// is another text for another place, and "" if that is not known.
+	Place() string
 	// RunOn carries out one command and returns when it has ended. If ctx ends, so does the command.
 	RunOn(ctx context.Context, c HostCommand) (HostResult, error)
 	// Patches reports whether changes to files on this machine are carried out.

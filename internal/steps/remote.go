@@ -2,6 +2,8 @@ package steps
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +25,7 @@ type Remotes struct {
 	names  []string
 	order  fanout.Settings
 	groups []fleet.GroupOrder
+	digest string
 }
 
 // OpenRemotes reads an inventory: see fleet.ParseInventory. It connects to nothing yet.
@@ -53,13 +56,18 @@ func openRemotes(inventory string, user func() (fleet.Config, error)) (*Remotes,
 	if err != nil {
 		return nil, err
 	}
+	sum := sha256.Sum256(b)
 	r := &Remotes{client: client, hosts: map[string]fleet.Host{}, order: inv.Order(), groups: inv.GroupOrders()}
+	r.digest = hex.EncodeToString(sum[:])
 	for _, h := range inv.Hosts() {
 		r.hosts[h.Name] = h
 		r.names = append(r.names, h.Name)
 	}
 	return r, nil
 }
+
+// Digest is that of the file that names the hosts.
+func (r *Remotes) Digest() string { return r.digest }
 
 // Names are the names of the hosts, in the order of the file.
 func (r *Remotes) Names() []string { return r.names }

@@ -35,6 +35,8 @@ type Config struct {
 	// Remote runs commands on the hosts that Remotes names.
 	Remote  Run
 	Remotes []string
+	// Place stands for where steps are carried out; see runtime.Hosts.
+	Place string
 	// Background begins commands that outlive this process, on this machine if Local is set and on the hosts of Remotes.
 	Background Run
 	// Patch computes changes to files on this machine, and makes them.
@@ -60,7 +62,7 @@ func Serve(ctx context.Context, stream *Stream, workspace, task string, cfg Conf
 	// While the transport waits for something to send, it does not see that ctx has ended.
 	defer context.AfterFunc(ctx, s.hangUp)()
 	if err := s.send(&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Start{Start: &carrelv1.ServeStart{
-		Workspace: workspace, TaskId: task, Local: cfg.Local != nil, Remotes: cfg.Remotes, Patches: cfg.Patch != nil,
+		Workspace: workspace, TaskId: task, Local: cfg.Local != nil, Remotes: cfg.Remotes, Patches: cfg.Patch != nil, Place: cfg.Place,
 	}}}); err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("cannot serve the steps of task %s: %w", task, err)
 	}

@@ -228,8 +228,19 @@ func (s *Store) Rules(ctx context.Context) ([]Permission, error) {
 }
 
 func grantPermission(ctx context.Context, tx *sql.Tx, p approval.Permission, owner string) error {
-	subject, err := "", error(nil) // no action has the subject of a rule
-	if p.Rule == nil {
+	subject, err := "", error(nil) // no action has the subject of a rule or of a plan's commands
+	if len(p.Steps) > 0 {
+		var n int
+		if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM permissions WHERE requester = ? AND workspace = ? AND thread = ?`,
+			p.Subject.By, p.Subject.Workspace, p.Subject.Thread).Scan(&n); err != nil {
+			return fmt.Errorf("cannot count the permissions of a session: %w", err)
+		}
+		if n >= approval.MaxOfSession {
+			return fmt.Errorf("cannot remember more for this session: it has %d permissions, as many as there may be; answer once, or take some "+
+				"back with \"carrel approvals revoke ID\": %w", n, errdefs.ErrResourceExhausted)
+		}
+	}
+	if p.Rule == nil && len(p.Steps) == 0 {
 		if subject, err = subjectDigest(p.Subject); err != nil {
 			return err
 		}

@@ -73,6 +73,7 @@ func (a *agent) propose(m linerpc.Message) error {
 	if !a.busy.CompareAndSwap(false, true) {
 		return a.c.refuse(m, linerpc.Refused, "cannot take a second plan: another one is being carried out; wait for its answer")
 	}
+	a.turn.Session = string(a.c.begins.Session)
 	a.c.asking.Go(func() {
 		reply, err := a.c.tasks.cfg.Turns.Propose(a.c.context(), &a.turn, []byte(p.Plan))
 		a.busy.Store(false)

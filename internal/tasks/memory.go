@@ -1,6 +1,7 @@
 package tasks
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,23 +18,28 @@ type beginning struct {
 	Memory []string `json:"memory,omitempty"`
 	// Foreign: others wrote some of what the agent has been told, as in files and output. It is told then what to take for true.
 	Foreign bool `json:"foreign,omitempty"`
+	// Session is the first task of the session. What a person allows for the session is bound to it.
+	Session id.Command `json:"session,omitempty"`
 }
 
 // beginning is what a task begins with: the given one, or that of the session that it goes on with. Of a session of which that is not known
-// no note is told, and none taken.
+// no note is told, and none taken, and nothing is remembered.
 func (t *Tasks) beginning(ctx context.Context, task workspace.Task, after id.Command, given beginning) beginning {
 	if !proposes(task.Protocol) {
 		return beginning{}
 	}
 	if after == "" {
-		given.Memory = t.cfg.Redact.Texts(given.Memory)
+		given.Memory, given.Session = t.cfg.Redact.Texts(given.Memory), task.ID
 		return given
 	}
 	r := t.recall(ctx, task.Workspace, after)
 	if r == nil || r.begins == nil {
-		return beginning{Foreign: true}
+		return beginning{Foreign: true, Session: task.ID}
 	}
-	return beginning{Memory: r.begins.Memory, Foreign: given.Foreign || r.begins.Foreign || !r.over || len(r.goals)+len(r.steps) > 0}
+	return beginning{
+		Memory: r.begins.Memory, Foreign: given.Foreign || r.begins.Foreign || !r.over || len(r.goals)+len(r.steps) > 0,
+		Session: cmp.Or(r.begins.Session, task.ID),
+	}
 }
 
 // remember takes a note that the agent proposes. It is shown to the person, who alone can keep it. In a session that has foreign

@@ -25,10 +25,12 @@ type step struct {
 	asks  bool
 	// hosts is how many hosts the plan's step names.
 	hosts int
-	on    operation.Target
-	exec  execapi.ExecParams
-	op    operation.Exec
-	look  *gate.Authorised
+	// key is what an answer for the session remembers of it; "" if none may.
+	key  string
+	on   operation.Target
+	exec execapi.ExecParams
+	op   operation.Exec
+	look *gate.Authorised
 	// patch is the change to files that it is, nil if it is a command; then op and exec are empty.
 	patch *patched
 	// call is the call of a tool that it carries out, nil if it is a plan's. followed: its path was another one at first.
@@ -209,7 +211,7 @@ func (t *Turns) names(turn *Turn, target plan.Target) ([]string, error) {
 }
 
 // judge has every step judged. The error is why the plan is refused as a whole, for the step at.
-func (t *Turns) judge(ctx context.Context, steps []step) (at int, err error) {
+func (t *Turns) judge(ctx context.Context, turn *Turn, steps []step) (at int, err error) {
 	for i := range steps {
 		s := &steps[i]
 		if s.patch != nil {
@@ -239,6 +241,11 @@ func (t *Turns) judge(ctx context.Context, steps []step) (at int, err error) {
 		}
 		// Several hosts at once are always shown to a person.
 		s.asks = j.Level == policy.Confirm || s.hosts > 1
+		if s.asks && s.hosts == 1 && !j.NeverWhitelist {
+			if s.key, err = turn.keyOf(s, []any{j.Level.String(), j.RiskScore, j.MatchedRules, j.Capabilities, j.Policy}); err != nil {
+				return i, err
+			}
+		}
 		if j.Level == policy.Confirm {
 			typed := *s.op.Full()
 			typed.Source = string(policy.User)

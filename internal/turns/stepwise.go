@@ -20,6 +20,7 @@ func (t *Turns) stepwise(turn *Turn, whole operation.Plan) func(context.Context,
 		op := whole
 		op.Steps, op.From, op.Whole, op.Asks = whole.Steps[from:to], from+1, len(whole.Steps), true
 		op.Files, op.Part = nil, nil // a patch is the first step
+		op.Keep = nil                // who wants to see each step is asked about each
 		digest, err := operation.Same(op, turn.On)
 		if err != nil {
 			return err

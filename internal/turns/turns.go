@@ -84,6 +84,8 @@ type Turn struct {
 	// Trace joins the records of all that is done.
 	Trace id.Trace
 	On    operation.Target
+	// Session is the first task of the session that the turn goes on with. What a person allows for a session is bound to it; "" is none.
+	Session string
 	// PlanOnly: plans are judged and shown, and not carried out.
 	PlanOnly bool
 	// Orders are how steps reach several hosts.
@@ -234,7 +236,7 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 
 // consider has the steps of a plan judged and shown, and carries them out.
 func (t *Turns) consider(ctx context.Context, turn *Turn, p *proposal, op operation.Plan, steps []step) (Reply, error) {
-	if at, why := t.judge(ctx, steps); why != nil {
+	if at, why := t.judge(ctx, turn, steps); why != nil {
 		op.Steps = []operation.PlanStep{steps[at].shown}
 		return t.refuse(ctx, turn, op, why)
 	}
@@ -247,6 +249,7 @@ func (t *Turns) consider(ctx context.Context, turn *Turn, p *proposal, op operat
 		first = first && (!s.asks || s.shown.FirstRun && s.hosts == 1)
 	}
 	chooseFrom(&op, steps)
+	op.Keep = turn.keep(op, steps)
 	most := maxShown
 	if p.patch != nil {
 		most = maxDiff
@@ -297,14 +300,17 @@ func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, ste
 	if err != nil {
 		return Reply{}, err
 	}
-	if op.Asks && turn.Wait < 0 {
-		why := authorised.Deny(ctx, fmt.Errorf("a person has to approve it, and nobody is asked in this turn: ask at a terminal, or say how "+
-			"long to wait for an answer (--wait): %w", errdefs.ErrPermissionDenied))
-		return Reply{Outcome: Denied, Why: why.Error()}, nil
-	}
 	a, err := authorised.Admit(ctx)
-	if err != nil {
+	switch {
+	case op.Asks && turn.Wait < 0 && errdefs.IsPermissionDenied(err):
+		return Reply{Outcome: Denied, Why: err.Error()}, nil
+	case err != nil:
 		return unanswered(err)
+	}
+	if ids := a.Remembered(); len(ids) > 0 {
+		if err := turn.Note("remembered", map[string]any{"plan": op.Number, "permissions": ids}); err != nil {
+			return Reply{}, err
+		}
 	}
 	var out []string
 	if chosen := a.Files(); len(chosen) > 0 {
@@ -376,7 +382,7 @@ func planNote(op operation.Plan, digest string, first bool, p *proposal) map[str
 	return map[string]any{
 		"number": op.Number, "digest": digest, "goal": op.Goal, "steps": op.Steps, "asks": op.Asks, "purposes": purposes,
 		"risk_summary": oneLine(p.RiskSummary), "rollback": rollback, "diff": diff,
-		"only_first_run": first, "undoes": op.Undoes, "files": op.Files,
+		"only_first_run": first, "session": op.Keep != nil, "undoes": op.Undoes, "files": op.Files,
 	}
 }
 

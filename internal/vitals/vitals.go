@@ -5,7 +5,6 @@
 package vitals
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,13 +15,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/containerd/errdefs"
-	"github.com/goccy/go-yaml"
 	"golang.org/x/sys/unix"
 )
-
-// MaxFile bounds a file of settings, in bytes.
-const MaxFile = 64 << 10
 
 // Thresholds are what a machine may have, at most or at least.
 type Thresholds struct {
@@ -42,31 +36,8 @@ func Default() Thresholds {
 	return Thresholds{LoadPerProcessor: 2, MemoryAvailable: 10, DiskUsed: 90, InodesUsed: 90}
 }
 
-// Parse reads the thresholds of a file of settings; those that it leaves out have their defaults. Errors are of kind
-// invalid argument and name the file, with the line where it is of another form.
-func Parse(file string, b []byte) (Thresholds, error) {
-	fail := func(format string, args ...any) (Thresholds, error) {
-		return Thresholds{}, fmt.Errorf("cannot use %s: %w: %w", file, fmt.Errorf(format, args...), errdefs.ErrInvalidArgument)
-	}
-	if len(b) > MaxFile {
-		return fail("it has more than %d bytes", MaxFile)
-	}
-	t := Default()
-	all := struct {
-		Thresholds *Thresholds `yaml:"thresholds"`
-		Agent      any         `yaml:"agent"` // who runs it reads that
-	}{Thresholds: &t}
-	d := yaml.NewDecoder(bytes.NewReader(b), yaml.Strict())
-	switch err := d.Decode(&all); {
-	case errors.Is(err, io.EOF) || err == nil && all.Thresholds == nil: // nothing is set
-		return Default(), nil
-	case err != nil:
-		return fail("%s", strings.TrimSpace(yaml.FormatError(err, false, true)))
-	}
-	if err := d.Decode(new(any)); !errors.Is(err, io.EOF) {
-		return fail("it has more than one document")
-	}
-	t = *all.Thresholds
+// Check says what is wrong with thresholds.
+func (t Thresholds) Check() error {
 	for _, x := range []struct {
 		name              string
 		value, least, top float64
@@ -78,13 +49,13 @@ func Parse(file string, b []byte) (Thresholds, error) {
 		{"failed_services", t.FailedServices, 0, 10_000},
 	} {
 		if !(x.value >= x.least && x.value <= x.top) { // a NaN is neither
-			return fail("thresholds.%s is %v; give a number from %v to %v", x.name, x.value, x.least, x.top)
+			return fmt.Errorf("thresholds.%s is %v; give a number from %v to %v", x.name, x.value, x.least, x.top)
 		}
 	}
 	if t.FailedServices != math.Trunc(t.FailedServices) {
-		return fail("thresholds.failed_services is %v; give a whole number", t.FailedServices)
+		return fmt.Errorf("thresholds.failed_services is %v; give a whole number", t.FailedServices)
 	}
-	return t, nil
+	return nil
 }
 
 // Source is where the figures come from. Failed is how many services have failed. All are required.

@@ -3,7 +3,6 @@ package vitals_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -12,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/vitals"
@@ -165,38 +163,5 @@ func TestDoesNotWait(t *testing.T) {
 	}
 	if n := len(asked); n > 0 {
 		t.Errorf("%d questions more were asked", n)
-	}
-}
-
-func TestParse(t *testing.T) {
-	for text, want := range map[string]string{
-		"": "{2 10 90 90 0}", "# nothing\n": "{2 10 90 90 0}", "thresholds:\n": "{2 10 90 90 0}",
-		"thresholds: {}": "{2 10 90 90 0}",
-		"thresholds:\n  disk_used: 80\n  failed_services: 5":         "{2 10 80 90 5}",
-		"thresholds: {load_per_processor: 0.5, memory_available: 0}": "{0.5 0 90 90 0}",
-	} {
-		got, err := vitals.Parse("agent.yaml", []byte(text))
-		if err != nil || fmt.Sprint(got) != want {
-			t.Errorf("%q: %v, %v", text, got, err)
-		}
-	}
-	for text, want := range map[string]string{
-		"threshold: {}":                             "[1:1]",
-		"thresholds:\n  disk: 80":                   "[2:3]",
-		"thresholds:\n  disk_used: many":            "[2:14]",
-		"thresholds: {disk_used: 0}":                "thresholds.disk_used is 0; give a number from 1 to 100",
-		"thresholds: {disk_used: 101}":              "disk_used is 101",
-		"thresholds: {load_per_processor: .nan}":    "load_per_processor is NaN",
-		"thresholds: {memory_available: -1}":        "memory_available is -1",
-		"thresholds: {failed_services: -1}":         "failed_services is -1",
-		"thresholds: {failed_services: 1.5}":        "give a whole number",
-		"thresholds: {}\n---\n{}":                   "more than one document",
-		strings.Repeat("#", vitals.MaxFile+1):       "more than 65536 bytes",
-		"thresholds: {disk_used: 80, disk_used: 1}": "already defined",
-	} {
-		if _, err := vitals.Parse("agent.yaml", []byte(text)); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), want) ||
-			!strings.Contains(err.Error(), "cannot use agent.yaml: ") {
-			t.Errorf("%q: %v", text, err)
-		}
 	}
 }

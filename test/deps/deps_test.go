@@ -37,6 +37,7 @@ var tiers = []deps.Tier{
 	{Name: "tools", Level: 0},
 	{Name: "fanout", Level: 0},
 	{Name: "vitals", Level: 0},
+	{Name: "words", Level: 0},
 
 	{Name: "budget", Level: 1},
 	{Name: "screen", Level: 1},
@@ -57,6 +58,8 @@ var tiers = []deps.Tier{
 	{Name: "memory", Level: 2},
 	{Name: "seat", Level: 2},
 	{Name: "sessions", Level: 2},
+	{Name: "settings", Level: 2},
+	{Name: "recommend", Level: 2},
 
 	{Name: "permit", Level: 3},
 	{Name: "record", Level: 3},

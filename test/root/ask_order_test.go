@@ -101,7 +101,7 @@ func TestAskStepByStep(t *testing.T) {
 		return strings.Join(strings.Fields(string(b)), " ")
 	}
 	term := ask("do it")
-	term.Expect("[s] step by step  " + question)
+	term.Expect("[s] step by step  [t] for this session  " + question)
 	mark := m.mark(t)
 	if got := done(); got != "" {
 		t.Errorf("%q ran", got)
@@ -123,6 +123,43 @@ func TestAskStepByStep(t *testing.T) {
 		t.Errorf("%q ran", got)
 	}
 	m.recorded(t, mark, `"from":2,"whole":3`, "echo two")
+}
+
+// What a person allows for the session passes again in it without a question, on the same host alone, and not in
+// another session.
+func TestAskForASession(t *testing.T) {
+	m, o, ask := newFleet(t)
+	did := filepath.Join(o.home, "did")
+	one := planStep("remote web-1", "echo one >> "+did, false)
+	turn := func(answer string, step map[string]any, args ...string) {
+		t.Helper()
+		m.script(t, always(planOfAll(step)), always(directly("it is over")))
+		term := ask(args...)
+		switch answer {
+		case "":
+			term.Expect("runs without a question, as its commands were allowed for this session")
+			term.Expect("it is over")
+		case "n":
+			term.Expect(question)
+			term.Type("n\n\n")
+			term.Expect("not approved")
+		default:
+			term.Expect("[t] for this session  " + question)
+			term.Type(answer + "\n")
+			term.Expect("it is over")
+		}
+		term.Wait()
+	}
+	turn("t", one, "do it")
+	mark := m.mark(t)
+	turn("", one, "--resume", "again")
+	m.recorded(t, mark, " remembered", "echo one")
+	turn("n", planStep("remote web-2", "echo one >> "+did, false), "--resume", "there too")
+	turn("", one, "--resume", "once more")
+	turn("n", one, "anew")
+	if b, _ := os.ReadFile(did); string(b) != "one\none\none\n" {
+		t.Errorf("ran %q", b)
+	}
 }
 
 // The inventory says how steps reach hosts: what it says is shown by the check and by the question, a flag is over it, and a line that

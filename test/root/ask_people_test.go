@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,6 +49,116 @@ func TestAskOverThresholds(t *testing.T) {
 	}
 	o.write(t, ".config/carrel/agent.yaml", []byte("thresholds:\n  disk: 1\n"))
 	if r := finish(carrel("agent", "check"), ""); r.code == 0 || !strings.Contains(r.err, "agent.yaml") || !strings.Contains(r.err, "[2:3]") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// What may be worth doing is said to the person at the end of a turn, and by a command: what they approved again and again, what is over
+// a threshold, and a runbook. The model is told nothing of it, and nothing is said where others wrote what was read, or where it is off.
+func TestAgentRecommends(t *testing.T) {
+	m, o, carrel := newPerson(t)
+	if r := finish(carrel("create", "demo"), ""); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	var told []string
+	turn := func(key string, plans []string, question string, args ...string) string {
+		t.Helper()
+		var script []func(string) string
+		for _, p := range plans {
+			script = append(script, always(p))
+		}
+		s := m.script(t, append(script, always(directly("it is over")))...)
+		term := ptytest.Start(t, carrel(append([]string{"ask", "--model", "house", "--on", "none", question}, args...)...), 50, 200, false)
+		for range plans {
+			term.Expect("[n] no: ")
+			term.Type(key + "\n")
+		}
+		term.Expect("it is over")
+		term.Wait()
+		told = append(told, s.said()...)
+		return term.Screen()
+	}
+	const fits, allow = "the runbook disk fits your question", "carrel policy allow --workspace demo -- git push -q https://example.invalid/in x"
+	push := planOf("workspace demo", "git push -q https://example.invalid/in x", false)
+	if s := turn("", nil, "why is the disk full?"); !strings.Contains(s, fits) || strings.Contains(s, "policy allow") {
+		t.Errorf("said %q", s)
+	}
+	for range 3 {
+		if s := turn("y", []string{push}, "push the disk"); strings.Contains(s, fits) || strings.Contains(s, "policy allow") {
+			t.Errorf("a session that has read says %q", s)
+		}
+	}
+	if s := turn("", nil, "and the disk?", "--resume"); strings.Contains(s, fits) {
+		t.Errorf("a session that has read says %q", s)
+	}
+	if s := turn("", nil, "hello"); !strings.Contains(s, "you approved this 3 times on workspace demo") || !strings.Contains(s, allow) {
+		t.Errorf("said %q", s)
+	}
+	r := finish(carrel("agent", "recommend"), "")
+	if r.code != 0 || !strings.Contains(r.out, allow) || strings.Count(r.out, "\n") > 3 {
+		t.Errorf("%+v", r)
+	}
+	if r := finish(carrel("policy", "rules"), ""); strings.Contains(r.out, "git push") {
+		t.Errorf("it was carried out: %+v", r)
+	}
+	if r := finish(m.command(context.Background(), nil, "agent", "recommend", "--agent", "agent"), ""); strings.Contains(r.out, "policy allow") {
+		t.Errorf("another user is recommended: %+v", r)
+	}
+	o.write(t, ".config/carrel/agent.yaml", []byte("recommendations: false\n"))
+	if s := turn("", nil, "why is the disk full?"); strings.Contains(s, fits) || strings.Contains(s, "policy allow") {
+		t.Errorf("it is off, and says %q", s)
+	}
+	if all := strings.Join(told, ""); strings.Contains(all, "runbook show") || strings.Contains(all, "policy allow") {
+		t.Error("the model is told of it")
+	}
+}
+
+// What a person reads is in their language, and what a program reads is not: JSON, keys, what is recorded and what the model is told.
+func TestAskInChinese(t *testing.T) {
+	m, o, carrel := newPerson(t)
+	inChinese := func(args ...string) *exec.Cmd {
+		c := carrel(args...)
+		c.Env = append(c.Environ(), "LC_ALL=zh_CN.UTF-8")
+		return c
+	}
+	if r := finish(inChinese("agent", "check", "--on", "none"), ""); r.code != 0 || !strings.Contains(r.out, "工作区") ||
+		!strings.Contains(r.out, "提出第一个问题时创建") || strings.Contains(r.out, "which the first") {
+		t.Errorf("%+v", r)
+	}
+	en, zh := finish(carrel("agent", "check", "--on", "none", "-o", "json"), ""), finish(inChinese("agent", "check", "--on", "none", "-o", "json"), "")
+	if en.code != 0 || en.out != zh.out || !strings.Contains(en.out, `"tools may"`) {
+		t.Errorf("%+v and %+v", en, zh)
+	}
+	changes := planOf("workspace demo", "echo ran > ran; git push -q https://example.invalid/in x", false)
+	said := func(ask func(...string) *exec.Cmd, question, done string) []string {
+		t.Helper()
+		s := m.script(t, always(changes), always(directly("it is over")))
+		mark := m.mark(t)
+		term := ptytest.Start(t, ask("ask", "--model", "house", "--on", "none", "push"), 50, 120, false)
+		term.Expect(question)
+		term.Type("y\n")
+		term.Expect(done)
+		term.Wait()
+		m.recorded(t, mark, `"kind":"plan.run"`, "once by uid:")
+		return s.said()
+	}
+	if r := finish(carrel("create", "demo"), ""); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	a := said(carrel, question, "1. workspace demo: exit code")
+	b := said(inChinese, "[t] 本会话内允许  [y] 允许一次  [n] 不允许：", "1. workspace demo: 退出码")
+	if len(a) != 2 || !slices.Equal(a, b) {
+		t.Errorf("the model is told %q in English, and %q in Chinese", a, b)
+	}
+	o.write(t, ".config/carrel/agent.yaml", []byte("language: en\n"))
+	if r := finish(inChinese("agent", "check", "--on", "none"), ""); strings.Contains(r.out, "工作区") {
+		t.Errorf("%+v", r)
+	}
+	o.write(t, ".config/carrel/agent.yaml", []byte("language: zh\n"))
+	if r := finish(carrel("agent", "check", "--on", "none"), ""); !strings.Contains(r.out, "工作区") {
+		t.Errorf("%+v", r)
+	}
+	if r := finish(inChinese("exec", "demo", "--", "true"), ""); r.code != 0 || r.err != "" {
 		t.Errorf("%+v", r)
 	}
 }

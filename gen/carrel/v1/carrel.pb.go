@@ -8489,7 +8489,7 @@ type TaskMessage struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Number int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	UnixMs int64                  `protobuf:"varint,2,opt,name=unix_ms,json=unixMs,proto3" json:"unix_ms,omitempty"`
-	// prompt, message, permission, answer, key or completion; of an agent also plan, asks, part, step, not_begun and refusal.
+	// prompt, message, permission, answer, key or completion; of an agent also plan, asks, part, remembered, step, not_begun and refusal.
 	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
 	// JSON: of a message, what the program reported.
 	Body          []byte `protobuf:"bytes,4,opt,name=body,proto3" json:"body,omitempty"`
@@ -8991,7 +8991,10 @@ type ServeStart struct {
 	// The names of the remote hosts that there are, at most 4096 of at most 64 bytes.
 	Remotes []string `protobuf:"bytes,4,rep,name=remotes,proto3" json:"remotes,omitempty"`
 	// Patches of files on this machine are carried out.
-	Patches       bool `protobuf:"varint,5,opt,name=patches,proto3" json:"patches,omitempty"`
+	Patches bool `protobuf:"varint,5,opt,name=patches,proto3" json:"patches,omitempty"`
+	// Stands for where steps are carried out, as a digest of the directory and of the file that names the remote hosts; at most 128 bytes.
+	// A command on a host is remembered for the session of the agent in this place alone; without one it is not remembered.
+	Place         string `protobuf:"bytes,7,opt,name=place,proto3" json:"place,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9059,6 +9062,13 @@ func (x *ServeStart) GetPatches() bool {
 		return x.Patches
 	}
 	return false
+}
+
+func (x *ServeStart) GetPlace() string {
+	if x != nil {
+		return x.Place
+	}
+	return ""
 }
 
 // AgentPatch is a change to files on the client's machine. It is computed first, and made once it was approved.
@@ -15671,14 +15681,15 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05start\x18\x01 \x01(\v2\x15.carrel.v1.ServeStartH\x00R\x05start\x12/\n" +
 	"\x06result\x18\x02 \x01(\v2\x15.carrel.v1.StepResultH\x00R\x06result\x122\n" +
 	"\apatched\x18\x03 \x01(\v2\x16.carrel.v1.PatchResultH\x00R\apatchedB\t\n" +
-	"\amessage\"\x8d\x01\n" +
+	"\amessage\"\xa3\x01\n" +
 	"\n" +
 	"ServeStart\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x17\n" +
 	"\atask_id\x18\x02 \x01(\tR\x06taskId\x12\x14\n" +
 	"\x05local\x18\x03 \x01(\bR\x05local\x12\x18\n" +
 	"\aremotes\x18\x04 \x03(\tR\aremotes\x12\x18\n" +
-	"\apatches\x18\x05 \x01(\bR\apatches\"\xd6\x01\n" +
+	"\apatches\x18\x05 \x01(\bR\apatches\x12\x14\n" +
+	"\x05place\x18\a \x01(\tR\x05place\"\xd6\x01\n" +
 	"\n" +
 	"AgentPatch\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x12\n" +

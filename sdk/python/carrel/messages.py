@@ -1903,7 +1903,7 @@ class TaskMessage(Message):
     """TaskMessage is one message of a task. They are numbered from 1 without a gap."""
     number: int = 0
     unix_ms: int = 0
-    # prompt, message, permission, answer, key or completion; of an agent also plan, asks, part, step, not_begun and refusal.
+    # prompt, message, permission, answer, key or completion; of an agent also plan, asks, part, remembered, step, not_begun and refusal.
     kind: str = ""
     # JSON: of a message, what the program reported.
     body: bytes = b""
@@ -2026,12 +2026,16 @@ class ServeStart(Message):
     remotes: list[str] = field(default_factory=list)
     # Patches of files on this machine are carried out.
     patches: bool = False
+    # Stands for where steps are carried out, as a digest of the directory and of the file that names the remote hosts; at most 128 bytes.
+    # A command on a host is remembered for the session of the agent in this place alone; without one it is not remembered.
+    place: str = ""
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("workspace", "workspace", "string", "one", None),
         Field("task_id", "taskId", "string", "one", None),
         Field("local", "local", "bool", "one", None),
         Field("remotes", "remotes", "string", "many", None),
         Field("patches", "patches", "bool", "one", None),
+        Field("place", "place", "string", "one", None),
     )
 
 

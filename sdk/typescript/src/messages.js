@@ -748,6 +748,7 @@ export const schema = {
     ['local', 'bool', 'one'],
     ['remotes', 'string', 'many'],
     ['patches', 'bool', 'one'],
+    ['place', 'string', 'one'],
   ],
   AgentPatch: [
     ['number', 'int64', 'one'],

@@ -1551,7 +1551,7 @@ export interface TaskMessage {
   number: number;
   unixMs: number;
   /**
-   * prompt, message, permission, answer, key or completion; of an agent also plan, asks, part, step, not_begun and refusal.
+   * prompt, message, permission, answer, key or completion; of an agent also plan, asks, part, remembered, step, not_begun and refusal.
    */
   kind: string;
   /**
@@ -1678,6 +1678,11 @@ export interface ServeStart {
    * Patches of files on this machine are carried out.
    */
   patches: boolean;
+  /**
+   * Stands for where steps are carried out, as a digest of the directory and of the file that names the remote hosts; at most 128 bytes.
+   * A command on a host is remembered for the session of the agent in this place alone; without one it is not remembered.
+   */
+  place: string;
 }
 
 /**
