@@ -42,8 +42,8 @@ func (s *stage) landlock() error {
 		pts = pts.WithIoctlDev()
 	}
 	dirs := privateIn(s.row)
-	if s.row.writes {
-		dirs = append(dirs, s.spec.Dir)
+	for _, w := range s.spec.Writes {
+		dirs = append(dirs, w.Dir)
 	}
 	rules := []landlock.Rule{landlock.RODirs("/"), landlock.RWFiles(written...), pts, landlock.RWDirs(dirs...).WithRefer()}
 	if s.abi >= scopeABI {

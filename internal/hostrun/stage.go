@@ -30,6 +30,7 @@ type stage struct {
 	orders  *bufio.Reader
 	// trees are detached mounts, between the step that takes them and the one that attaches them.
 	tree, host int
+	writes     []int
 	devices    []device
 	// abi is the version of Landlock that is enforced.
 	abi int
@@ -51,12 +52,12 @@ var steps = []step{
 	{"propagation", true, "no mount made below may reach the host", (*stage).propagation},
 	{"nested namespaces", true, "written before /proc/sys becomes read-only", (*stage).noNestedNamespaces},
 	{"count of processes", true, "written before /proc/sys becomes read-only", (*stage).count},
-	{"directory", true, "copied while it is in sight, and before all becomes read-only", (*stage).takeDirectory},
+	{"directories", true, "copied while they are in sight, and before all becomes read-only", (*stage).takeDirectories},
 	{"read-only", true, "before any mount is made that may be written", (*stage).readOnly},
 	{"proc", true, "of the new process namespace, read-only from its start", (*stage).proc},
 	{"devices", true, "copied before /dev is covered", (*stage).dev},
 	{"private directories", true, "over those of the host, whose sockets and files they hide", (*stage).private},
-	{"place the directory", true, "after what would cover it", (*stage).placeDirectory},
+	{"place the directories", true, "after what would cover them", (*stage).placeDirectories},
 	{"loopback", true, "of a network of its own, while it may be changed", (*stage).loopback},
 	{"resource limits", true, "a core file would start the host's handler", (*stage).limits},
 	{"processor", true, "what else the host does comes first; its command inherits it from this thread", (*stage).behind},
