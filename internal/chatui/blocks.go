@@ -169,6 +169,9 @@ func (b *planBlock) lines(width int, trace bool) []string {
 			if s.ReadOnly {
 				verdict += ", only reads"
 			}
+			if s.Profile != "" {
+				verdict += ", profile " + s.Profile
+			}
 			if s.Background > 0 {
 				verdict += fmt.Sprintf(", in the background for at most %v", s.Background)
 			}

@@ -36,8 +36,8 @@ func (a *app) agentCheckCommand() *cobra.Command {
 		Use:   "check [flags]",
 		Short: "Show the agent's model, budget, hosts and what holds its commands",
 		Long: `Show what "carrel ask" with the same flags has to work with: the agent's workspace and model,
-what is left of its budget, the remote hosts of the inventory, and what holds a command on
-this machine that only reads, tried with one that does nothing. This machine is measured
+what is left of its budget, the remote hosts of the inventory, and what holds commands on this
+machine, those that only read and others, tried with one that does nothing. This machine is measured
 against the thresholds of agent.yaml in carrel's configuration directory. Nothing is asked
 of the model, nothing is made, and no host is connected to.`,
 		Example: "  carrel agent check\n  carrel agent check --on remote --hosts hosts.yaml",
@@ -100,11 +100,13 @@ func (k *asker) checked(ctx context.Context) ([][2]string, error) {
 	}
 	rows = append(rows, [2]string{"runs in", k.servedText()})
 	if k.served.Local != nil {
-		held, err := steps.Check(ctx, k.asRoot)
-		if err != nil {
-			held = "it is not held, and not run: " + attend.Message(err.Error())
+		for _, reads := range []bool{true, false} {
+			held, err := steps.Check(ctx, k.holding, reads)
+			if err != nil {
+				held = "it is not held, and not run: " + attend.Message(err.Error())
+			}
+			rows = append(rows, [2]string{map[bool]string{true: "only reads", false: "changes"}[reads], held})
 		}
-		rows = append(rows, [2]string{"only reads", held})
 		for _, r := range k.vitals(ctx) {
 			rows = append(rows, [2]string{r.Name, r.String()})
 		}

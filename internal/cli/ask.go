@@ -38,6 +38,7 @@ type askFlags struct {
 	on                          []string
 	inventory                   string
 	files                       []string
+	profile                     string
 	asRoot, yesSafe, planOnly   bool
 	after                       string
 	resume                      bool
@@ -63,8 +64,10 @@ on stderr.
 
 The agent runs in a workspace of its own and holds no key: --model names one of "carrel model
 ls". Commands on this machine and on remote hosts run as you, by this process; those that say
-that they only read run without the right to change anything. Without a terminal a plan that
-needs an answer is refused, unless --wait says how long to wait for one.
+that they only read run without the right to change anything, and --profile workspace_write
+lets the others on this machine change nothing but this directory, or those of --files.
+Without a terminal a plan that needs an answer is refused, unless --wait says how long to wait
+for one.
 
 A word @FILE adds that file of this machine to the question, as data: up to 8 of 64 KiB. @-
 adds stdin so. @host:NAME names a host of the inventory. What is added is sent as it is.
@@ -116,6 +119,9 @@ func (a *app) addAskFlags(c *cobra.Command, x *askFlags) {
 	_ = c.MarkFlagFilename("hosts", "yaml") // the flag is there
 	f.StringArrayVar(&x.files, "files", nil, "a directory of this machine below which files may be changed; may be repeated (default .)")
 	_ = c.MarkFlagDirname("files") // the flag is there
+	f.StringVar(&x.profile, "profile", "", "what holds commands on this machine that do not only read: "+
+		strings.Join(operation.Profiles, ", ")+" (default that of agent.yaml, or none)")
+	completeFrom(c, "profile", operation.Profiles...)
 	f.BoolVar(&x.yesSafe, "yes-safe", false, "at a terminal: approve plans of which you would be asked only because a model wrote them")
 	f.BoolVar(&x.planOnly, "plan-only", false, "have plans judged and shown, and nothing run")
 	f.IntVar(&x.order.Forks, "forks", fanout.DefaultForks, "of a step for several hosts: on how many it runs at once, at most 100")
@@ -141,6 +147,8 @@ func (x *askFlags) check(c *cobra.Command) error {
 		}
 	}
 	switch {
+	case x.profile != "" && !slices.Contains(operation.Profiles, x.profile):
+		return usage(c, "cannot use --profile %q: there are %s", x.profile, strings.Join(operation.Profiles, ", "))
 	case slices.Contains(x.on, onNone) && len(x.on) > 1:
 		return usage(c, "cannot use --on none with others: leave one of them out")
 	case x.resume && x.after != "":
@@ -197,7 +205,9 @@ type asker struct {
 	orders fanout.Orders
 	// limits are the thresholds of this machine.
 	limits vitals.Thresholds
-	close  func()
+	// holding is what holds commands on it.
+	holding steps.Holding
+	close   func()
 	// ws is the agent's workspace, and argv the command that runs it there.
 	ws   string
 	argv []string
@@ -241,10 +251,15 @@ func (k *asker) connect(ctx context.Context) (err error) {
 	if k.client, err = k.app.client(); err != nil {
 		return err
 	}
-	if k.served, k.orders, k.close, err = k.servedHosts(ctx, k.askFlags); err != nil || k.served.Local == nil {
+	s, err := settings()
+	if err != nil {
 		return err
 	}
-	k.limits, err = thresholds()
+	k.limits = s.Thresholds
+	if k.holding, err = k.askFlags.holding(s.Profile); err != nil {
+		return err
+	}
+	k.served, k.orders, k.close, err = k.servedHosts(ctx, k.askFlags, k.holding)
 	return err
 }
 

@@ -24,6 +24,7 @@ type planShown struct {
 		Target   string `json:"target"`
 		Command  string `json:"shell"`
 		ReadOnly bool   `json:"read_only"`
+		Profile  string `json:"profile"`
 		Level    string `json:"level"`
 		Job      bool   `json:"background"`
 		LimitMS  int64  `json:"limit_ms"`
@@ -213,6 +214,9 @@ func planText(p *planShown) string {
 		word := s.Level
 		if s.ReadOnly {
 			word += ", only reads"
+		}
+		if s.Profile != "" {
+			word += ", profile " + printable(s.Profile)
 		}
 		if s.Job {
 			word += fmt.Sprintf(", in the background for at most %v", time.Duration(s.LimitMS)*time.Millisecond)

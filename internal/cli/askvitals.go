@@ -23,24 +23,25 @@ const (
 	vitalsTime = 2 * time.Second
 )
 
-// thresholds are those of the user, or the usual ones.
-func thresholds() (vitals.Thresholds, error) {
+// settings are those of the user, or the usual ones.
+func settings() (vitals.Settings, error) {
+	usual := vitals.Settings{Thresholds: vitals.Default()}
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return vitals.Default(), nil // a user without a home has set none
+		return usual, nil // a user without a home has set none
 	}
 	name := filepath.Join(dir, "carrel", settingsName)
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO would wait for its writer
 	if errors.Is(err, fs.ErrNotExist) {
-		return vitals.Default(), nil
+		return usual, nil
 	}
 	if err != nil {
-		return vitals.Thresholds{}, fmt.Errorf("cannot read the agent's settings: %w", err)
+		return usual, fmt.Errorf("cannot read the agent's settings: %w", err)
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, vitals.MaxFile+1))
 	if err != nil {
-		return vitals.Thresholds{}, fmt.Errorf("cannot read the agent's settings: %w", err)
+		return usual, fmt.Errorf("cannot read the agent's settings: %w", err)
 	}
 	return vitals.Parse(name, b)
 }

@@ -1,6 +1,7 @@
 package flow_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -18,6 +20,7 @@ import (
 // hostsDouble stands for the process of a user that serves hosts: it notes what it is told to run.
 type hostsDouble struct {
 	local   bool
+	profile string
 	remotes []string
 	// run is what becomes of a command, success if it is nil.
 	run func(context.Context, runtime.HostCommand) (runtime.HostResult, error)
@@ -30,6 +33,8 @@ type hostsDouble struct {
 }
 
 func (d *hostsDouble) Local() bool { return d.local }
+
+func (d *hostsDouble) Profile() string { return cmp.Or(d.profile, operation.Unheld) }
 
 func (d *hostsDouble) Remotes() []string { return d.remotes }
 

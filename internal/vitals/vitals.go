@@ -42,11 +42,18 @@ func Default() Thresholds {
 	return Thresholds{LoadPerProcessor: 2, MemoryAvailable: 10, DiskUsed: 90, InodesUsed: 90}
 }
 
-// Parse reads a file of settings, which has thresholds alone; those that it leaves out have their defaults. Errors are of kind
+// Settings are what a file of settings says.
+type Settings struct {
+	Thresholds Thresholds
+	// Profile holds the steps on this machine that may change something; "" if the file says nothing of it. Its reader checks it.
+	Profile string
+}
+
+// Parse reads a file of settings. Thresholds that it leaves out have their defaults. Errors are of kind
 // invalid argument and name the file, with the line where it is of another form.
-func Parse(file string, b []byte) (Thresholds, error) {
-	fail := func(format string, args ...any) (Thresholds, error) {
-		return Thresholds{}, fmt.Errorf("cannot use %s: %w: %w", file, fmt.Errorf(format, args...), errdefs.ErrInvalidArgument)
+func Parse(file string, b []byte) (Settings, error) {
+	fail := func(format string, args ...any) (Settings, error) {
+		return Settings{}, fmt.Errorf("cannot use %s: %w: %w", file, fmt.Errorf(format, args...), errdefs.ErrInvalidArgument)
 	}
 	if len(b) > MaxFile {
 		return fail("it has more than %d bytes", MaxFile)
@@ -54,18 +61,23 @@ func Parse(file string, b []byte) (Thresholds, error) {
 	t := Default()
 	all := struct {
 		Thresholds *Thresholds `yaml:"thresholds"`
-	}{&t}
+		Profile    string      `yaml:"profile"`
+	}{Thresholds: &t}
 	d := yaml.NewDecoder(bytes.NewReader(b), yaml.Strict())
 	switch err := d.Decode(&all); {
-	case errors.Is(err, io.EOF) || err == nil && all.Thresholds == nil: // nothing is set
-		return Default(), nil
+	case errors.Is(err, io.EOF): // nothing is set
+		return Settings{Thresholds: Default()}, nil
 	case err != nil:
 		return fail("%s", strings.TrimSpace(yaml.FormatError(err, false, true)))
 	}
 	if err := d.Decode(new(any)); !errors.Is(err, io.EOF) {
 		return fail("it has more than one document")
 	}
-	t = *all.Thresholds
+	if all.Thresholds != nil {
+		t = *all.Thresholds
+	} else {
+		t = Default()
+	}
 	for _, x := range []struct {
 		name              string
 		value, least, top float64
@@ -83,7 +95,7 @@ func Parse(file string, b []byte) (Thresholds, error) {
 	if t.FailedServices != math.Trunc(t.FailedServices) {
 		return fail("thresholds.failed_services is %v; give a whole number", t.FailedServices)
 	}
-	return t, nil
+	return Settings{t, all.Profile}, nil
 }
 
 // Source is where the figures come from. Failed is how many services have failed. All are required.

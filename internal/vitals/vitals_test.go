@@ -170,10 +170,11 @@ func TestDoesNotWait(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	for text, want := range map[string]string{
-		"": "{2 10 90 90 0}", "# nothing\n": "{2 10 90 90 0}", "thresholds:\n": "{2 10 90 90 0}",
-		"thresholds: {}": "{2 10 90 90 0}",
-		"thresholds:\n  disk_used: 80\n  failed_services: 5":         "{2 10 80 90 5}",
-		"thresholds: {load_per_processor: 0.5, memory_available: 0}": "{0.5 0 90 90 0}",
+		"": "{{2 10 90 90 0} }", "# nothing\n": "{{2 10 90 90 0} }", "thresholds:\n": "{{2 10 90 90 0} }",
+		"thresholds: {}": "{{2 10 90 90 0} }", "profile: workspace_write": "{{2 10 90 90 0} workspace_write}",
+		"thresholds:\nprofile: none":                                 "{{2 10 90 90 0} none}",
+		"thresholds:\n  disk_used: 80\n  failed_services: 5":         "{{2 10 80 90 5} }",
+		"thresholds: {load_per_processor: 0.5, memory_available: 0}": "{{0.5 0 90 90 0} }",
 	} {
 		got, err := vitals.Parse("agent.yaml", []byte(text))
 		if err != nil || fmt.Sprint(got) != want {
@@ -190,6 +191,7 @@ func TestParse(t *testing.T) {
 		"thresholds: {memory_available: -1}":        "memory_available is -1",
 		"thresholds: {failed_services: -1}":         "failed_services is -1",
 		"thresholds: {failed_services: 1.5}":        "give a whole number",
+		"profile: [none]":                           "[1:10]",
 		"thresholds: {}\n---\n{}":                   "more than one document",
 		strings.Repeat("#", vitals.MaxFile+1):       "more than 65536 bytes",
 		"thresholds: {disk_used: 80, disk_used: 1}": "already defined",

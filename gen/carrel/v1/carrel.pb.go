@@ -8991,7 +8991,10 @@ type ServeStart struct {
 	// The names of the remote hosts that there are, at most 4096 of at most 64 bytes.
 	Remotes []string `protobuf:"bytes,4,rep,name=remotes,proto3" json:"remotes,omitempty"`
 	// Patches of files on this machine are carried out.
-	Patches       bool `protobuf:"varint,5,opt,name=patches,proto3" json:"patches,omitempty"`
+	Patches bool `protobuf:"varint,5,opt,name=patches,proto3" json:"patches,omitempty"`
+	// The profile that holds steps on this machine which are not read_only: "none", "read_only", "system_inspect",
+	// "workspace_write" or "privileged_passthrough". Empty is "none". A person is shown it with each step.
+	Profile       string `protobuf:"bytes,6,opt,name=profile,proto3" json:"profile,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9059,6 +9062,13 @@ func (x *ServeStart) GetPatches() bool {
 		return x.Patches
 	}
 	return false
+}
+
+func (x *ServeStart) GetProfile() string {
+	if x != nil {
+		return x.Profile
+	}
+	return ""
 }
 
 // AgentPatch is a change to files on the client's machine. It is computed first, and made once it was approved.
@@ -9352,8 +9362,11 @@ type AgentStep struct {
 	Job string `protobuf:"bytes,9,opt,name=job,proto3" json:"job,omitempty"`
 	// What all its processes may take together, in bytes, and how many there may be, on this machine. 0 is as the client bounds
 	// them, -1 is no bound.
-	MaxMemory     int64 `protobuf:"varint,10,opt,name=max_memory,json=maxMemory,proto3" json:"max_memory,omitempty"`
-	MaxProcesses  int64 `protobuf:"varint,11,opt,name=max_processes,json=maxProcesses,proto3" json:"max_processes,omitempty"`
+	MaxMemory    int64 `protobuf:"varint,10,opt,name=max_memory,json=maxMemory,proto3" json:"max_memory,omitempty"`
+	MaxProcesses int64 `protobuf:"varint,11,opt,name=max_processes,json=maxProcesses,proto3" json:"max_processes,omitempty"`
+	// The profile that holds it on this machine, as a person was shown it; a client that would hold it by another one does not run
+	// it. Empty for remote hosts.
+	Profile       string `protobuf:"bytes,12,opt,name=profile,proto3" json:"profile,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9463,6 +9476,13 @@ func (x *AgentStep) GetMaxProcesses() int64 {
 		return x.MaxProcesses
 	}
 	return 0
+}
+
+func (x *AgentStep) GetProfile() string {
+	if x != nil {
+		return x.Profile
+	}
+	return ""
 }
 
 type StepResult struct {
@@ -15372,14 +15392,15 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05start\x18\x01 \x01(\v2\x15.carrel.v1.ServeStartH\x00R\x05start\x12/\n" +
 	"\x06result\x18\x02 \x01(\v2\x15.carrel.v1.StepResultH\x00R\x06result\x122\n" +
 	"\apatched\x18\x03 \x01(\v2\x16.carrel.v1.PatchResultH\x00R\apatchedB\t\n" +
-	"\amessage\"\x8d\x01\n" +
+	"\amessage\"\xa7\x01\n" +
 	"\n" +
 	"ServeStart\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x17\n" +
 	"\atask_id\x18\x02 \x01(\tR\x06taskId\x12\x14\n" +
 	"\x05local\x18\x03 \x01(\bR\x05local\x12\x18\n" +
 	"\aremotes\x18\x04 \x03(\tR\aremotes\x12\x18\n" +
-	"\apatches\x18\x05 \x01(\bR\apatches\"\xd6\x01\n" +
+	"\apatches\x18\x05 \x01(\bR\apatches\x12\x18\n" +
+	"\aprofile\x18\x06 \x01(\tR\aprofile\"\xd6\x01\n" +
 	"\n" +
 	"AgentPatch\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x12\n" +
@@ -15405,7 +15426,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x14\n" +
 	"\x05shown\x18\x03 \x01(\x03R\x05shown\x12\x14\n" +
 	"\x05files\x18\x04 \x03(\tR\x05files\x12\x14\n" +
-	"\x05risks\x18\x05 \x03(\tR\x05risks\"\xa8\x02\n" +
+	"\x05risks\x18\x05 \x03(\tR\x05risks\"\xc2\x02\n" +
 	"\tAgentStep\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x16\n" +
 	"\x06target\x18\x02 \x01(\tR\x06target\x12\x12\n" +
@@ -15421,7 +15442,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\n" +
 	"max_memory\x18\n" +
 	" \x01(\x03R\tmaxMemory\x12#\n" +
-	"\rmax_processes\x18\v \x01(\x03R\fmaxProcesses\"\xd1\x01\n" +
+	"\rmax_processes\x18\v \x01(\x03R\fmaxProcesses\x12\x18\n" +
+	"\aprofile\x18\f \x01(\tR\aprofile\"\xd1\x01\n" +
 	"\n" +
 	"StepResult\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12)\n" +

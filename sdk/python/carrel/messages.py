@@ -2026,12 +2026,16 @@ class ServeStart(Message):
     remotes: list[str] = field(default_factory=list)
     # Patches of files on this machine are carried out.
     patches: bool = False
+    # The profile that holds steps on this machine which are not read_only: "none", "read_only", "system_inspect",
+    # "workspace_write" or "privileged_passthrough". Empty is "none". A person is shown it with each step.
+    profile: str = ""
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("workspace", "workspace", "string", "one", None),
         Field("task_id", "taskId", "string", "one", None),
         Field("local", "local", "bool", "one", None),
         Field("remotes", "remotes", "string", "many", None),
         Field("patches", "patches", "bool", "one", None),
+        Field("profile", "profile", "string", "one", None),
     )
 
 
@@ -2130,6 +2134,9 @@ class AgentStep(Message):
     # them, -1 is no bound.
     max_memory: int = 0
     max_processes: int = 0
+    # The profile that holds it on this machine, as a person was shown it; a client that would hold it by another one does not run
+    # it. Empty for remote hosts.
+    profile: str = ""
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("number", "number", "int64", "one", None),
         Field("target", "target", "string", "one", None),
@@ -2142,6 +2149,7 @@ class AgentStep(Message):
         Field("job", "job", "string", "one", None),
         Field("max_memory", "maxMemory", "int64", "one", None),
         Field("max_processes", "maxProcesses", "int64", "one", None),
+        Field("profile", "profile", "string", "one", None),
     )
 
 

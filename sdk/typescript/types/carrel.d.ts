@@ -1678,6 +1678,11 @@ export interface ServeStart {
    * Patches of files on this machine are carried out.
    */
   patches: boolean;
+  /**
+   * The profile that holds steps on this machine which are not read_only: "none", "read_only", "system_inspect",
+   * "workspace_write" or "privileged_passthrough". Empty is "none". A person is shown it with each step.
+   */
+  profile: string;
 }
 
 /**
@@ -1799,6 +1804,11 @@ export interface AgentStep {
    */
   maxMemory: number;
   maxProcesses: number;
+  /**
+   * The profile that holds it on this machine, as a person was shown it; a client that would hold it by another one does not run
+   * it. Empty for remote hosts.
+   */
+  profile: string;
 }
 
 export interface StepResult {
