@@ -99,12 +99,14 @@ func (s *stage) count() error {
 
 func (s *stage) pidMax() int { return s.most() + reserved + 1 }
 
+func (s *stage) most() int { return s.spec.most() }
+
 // most is how many processes and threads there may be, the supervisor's own included; 0 is no bound.
-func (s *stage) most() int {
-	if s.spec.Processes == 0 {
+func (s *spec) most() int {
+	if s.Processes == 0 {
 		return 0
 	}
-	return s.spec.Processes + own
+	return s.Processes + own
 }
 
 // since reports whether the kernel is at least of a version.
@@ -313,6 +315,10 @@ func (s *session) watch(ctx context.Context, over context.CancelCauseFunc) {
 		case <-t.C:
 		}
 		memory, processes := taken(s.command.Process.Pid)
+		if full := s.filled(); full != nil {
+			over(full)
+			return
+		}
 		switch {
 		case s.spec.Memory > 0 && memory > s.spec.Memory:
 			over(&exceeded{fmt.Sprintf("its processes took %d MiB of memory together, and may take %d; have it do less at once, or have an "+

@@ -18,7 +18,7 @@ func Judge(p Profile, found ...[3]string) workspace.Report {
 	for _, f := range found {
 		list = append(list, finding{f[0], f[1] == "ok", f[2]})
 	}
-	return workspace.Report{Controls: rowOf(p).judge(list)}
+	return workspace.Report{Controls: rowOf(p).judge(list, "")}
 }
 
 func specOf(p Profile, in place) *spec {
