@@ -281,6 +281,7 @@ func (s *stage) boundFindings() (found []finding) {
 	case !s.spec.Root:
 		add("process-count", err == nil && l.Max <= uint64(s.most()), "RLIMIT_NPROC %d", l.Max)
 		add("process-count", since(5, 14), "the kernel counts by user namespace since 5.14")
+	case s.spec.Grouped && !since(6, 14): // the caller reads what its group bounds
 	default:
 		b, err := os.ReadFile(pidMax)
 		n, nerr := strconv.Atoi(strings.TrimSpace(string(b)))

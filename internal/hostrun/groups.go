@@ -24,6 +24,7 @@ func (s *session) takeGroup() {
 	if err != nil {
 		s.ungrouped = err.Error()
 	}
+	s.spec.Grouped = err == nil && s.spec.Processes > 0
 }
 
 // dropGroup ends what is left in the command's group, and removes it.
@@ -45,7 +46,7 @@ func (s *session) born() (err error) {
 			return err
 		}
 		s.dropGroup()
-		s.group, s.ungrouped = nil, err.Error()
+		s.group, s.ungrouped, s.spec.Grouped = nil, err.Error(), false
 		again := *s.command // a command starts once
 		again.SysProcAttr = s.attributes()
 		s.command = &again

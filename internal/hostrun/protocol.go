@@ -47,6 +47,8 @@ type spec struct {
 	// Memory is in bytes; 0 of it, and of Processes, is no bound.
 	Memory    int64 `json:"memory,omitempty"`
 	Processes int   `json:"processes,omitempty"`
+	// Grouped: a control group bounds the processes.
+	Grouped bool `json:"grouped,omitempty"`
 }
 
 // order is what the caller says after the spec.
