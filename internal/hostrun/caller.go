@@ -104,7 +104,8 @@ func (p *plan) run(ctx context.Context) (res Result, err error) {
 	timed, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
 	e, err := s.wait(timed, res.Controls, over)
-	if full := s.filled(); full != nil && ctx.Err() == nil {
+	// The kernel may have ended the supervisor, which then says nothing.
+	if full := s.filled(); full != nil && (ctx.Err() == nil || errors.Is(context.Cause(ctx), errExceeded)) {
 		return res, fmt.Errorf("the command was ended before its time: %w", full)
 	}
 	if err != nil {
@@ -237,6 +238,7 @@ func (s *session) prove(ctx context.Context) ([]workspace.Control, error) {
 	if err := writeLine(s.control, s.spec); err != nil {
 		return nil, fmt.Errorf("cannot tell the supervisor what to run: %w: %w", err, errdefs.ErrUnavailable)
 	}
+	grouped := s.grouped() // while the supervisor takes its steps: it was born in its group
 	w, err := s.next(ctx)
 	if err != nil {
 		return nil, err
@@ -244,11 +246,10 @@ func (s *session) prove(ctx context.Context) ([]workspace.Control, error) {
 	if w.Findings == nil {
 		return nil, fmt.Errorf("cannot run the command: its supervisor said something else than what holds: %w", errdefs.ErrInternal)
 	}
-	found := *w.Findings
+	found := append(*w.Findings, grouped...)
 	if s.row.held {
 		found = append(found, outside(s.command.Process.Pid, &s.spec, s.row)...)
 	}
-	found = append(found, s.grouped()...)
 	report := workspace.Report{Controls: s.row.judge(found, s.ungrouped)}
 	if unmet := report.Unmet(); len(unmet) > 0 {
 		var why []string
