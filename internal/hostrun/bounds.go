@@ -110,7 +110,7 @@ func (s *spec) most() int {
 }
 
 // since reports whether the kernel is at least of a version.
-func since(major, minor int) bool {
+func since(major, minor int) bool { //nolint:unparam // it happens to be 14 of both
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
 		return false
