@@ -107,18 +107,18 @@ func TestSeveralDirectories(t *testing.T) {
 			t.Fatal(err)
 		}
 		for script, fails := range map[string]bool{
-			"touch " + one + "/x " + two + "/x " + tmp + "/x": false,
-			"touch " + below + "/x " + link + "/y":            false,
-			"mv " + one + "/x " + one + "/below/":             false,
-			"cat " + begins + "/../one/below/x":               false,
-			"touch x":                                         true,
-			"touch " + u.home + "/x":                          true,
-			"rm " + link:                                      true,
-			"mkdir " + one + "/.git/x":                        true,
-			"mkdir " + two + "/.git/x":                        true,
-			"echo x > " + tmp + "/.envrc":                     true,
-			"mv " + two + "/x " + two + "/.vscode/x":          true,
-			"touch " + u.home + "/program /etc/hostname":      true,
+			"touch " + one + "/x " + two + "/x " + tmp + "/x":            false,
+			"touch " + below + "/x " + link + "/y":                       false,
+			"touch " + one + "/m && mv " + one + "/m " + one + "/below/": false,
+			"touch " + below + "/c && cat " + begins + "/../one/below/c": false,
+			"touch x":                     true,
+			"touch " + u.home + "/x":      true,
+			"rm " + link:                  true,
+			"mkdir " + one + "/.git/x":    true,
+			"mkdir " + two + "/.git/x":    true,
+			"echo x > " + tmp + "/.envrc": true,
+			"touch " + two + "/v && mv " + two + "/v " + two + "/.vscode/": true,
+			"touch " + u.home + "/program /etc/hostname":                   true,
 		} {
 			a := u.run(t, hostrun.Command{
 				Argv: []string{"sh", "-ec", script}, Profile: hostrun.WorkspaceWrite, Dir: begins, Writes: []string{one, link, below, tmp},
