@@ -10,7 +10,11 @@ import (
 	"github.com/carrel-dev/carrel/internal/jobs"
 )
 
-func init() { build.Program("carrel") }
+func init() {
+	if !hostrun.Supervises(os.Args) { // it names itself, and each command waits for it
+		build.Program("carrel")
+	}
+}
 
 func main() {
 	if code, is := hostrun.Stage(os.Args); is { // it was started to hold a command on this machine

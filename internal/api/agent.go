@@ -1,11 +1,13 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 
 	"connectrpc.com/connect"
@@ -56,9 +58,14 @@ func (s agents) serve(ctx context.Context, stream *serving) error {
 	if len(start.GetPlace()) > maxDigest {
 		return invalid("place", fmt.Sprintf("it has %d bytes", len(start.GetPlace())), fmt.Sprintf("give at most %d", maxDigest))
 	}
+	profile := cmp.Or(start.GetProfile(), operation.Unheld)
+	if !slices.Contains(operation.Profiles, profile) {
+		return invalid("profile", fmt.Sprintf("there is no %.40q", profile), "name one of "+strings.Join(operation.Profiles, ", "))
+	}
 	h := &hosts{
 		sender: sender[carrelv1.ServeResponse]{await: s.await(ctx), stream: stream}, local: start.GetLocal(), remotes: start.GetRemotes(),
-		patches: start.GetPatches(), place: start.GetPlace(), waiting: map[int64]chan<- *carrelv1.ServeRequest{},
+		patches: start.GetPatches(), profile: profile, place: start.GetPlace(),
+		waiting: map[int64]chan<- *carrelv1.ServeRequest{},
 	}
 	leave, over, err := s.gate.ServeHosts(ctx, authn.FromContext(ctx), ref, task, h)
 	if err != nil {
@@ -102,6 +109,7 @@ type hosts struct {
 	sender[carrelv1.ServeResponse]
 
 	local, patches bool
+	profile        string
 	remotes        []string
 	place          string
 
@@ -114,6 +122,9 @@ type hosts struct {
 var _ runtime.Hosts = (*hosts)(nil)
 
 func (h *hosts) Local() bool { return h.local }
+
+// Profile implements runtime.Hosts.
+func (h *hosts) Profile() string { return h.profile }
 
 func (h *hosts) Remotes() []string { return h.remotes }
 
@@ -134,6 +145,7 @@ func (h *hosts) RunOn(ctx context.Context, c runtime.HostCommand) (runtime.HostR
 		return &carrelv1.ServeResponse{Message: &carrelv1.ServeResponse_Step{Step: &carrelv1.AgentStep{
 			Number: number, Target: targetOf(c), Name: c.Name, Argv: c.Argv, ReadOnly: c.ReadOnly, TimeoutMs: c.Timeout.Milliseconds(),
 			MaxOutput: int64(c.MaxOutput), Path: c.Path, Job: string(c.Job), MaxMemory: c.Limits.Memory, MaxProcesses: int64(c.Limits.Processes),
+			Profile: c.Profile,
 		}}}
 	})
 	if err == nil && m.GetResult() == nil {

@@ -176,6 +176,9 @@ func (b *planBlock) lines(width int, trace bool) []string {
 			if s.ReadOnly {
 				verdict += b.lang.Say(words.OnlyReads)
 			}
+			if s.Profile != "" {
+				verdict += ", profile " + s.Profile
+			}
 			if s.Background > 0 {
 				verdict += b.lang.Say(words.Background, s.Background)
 			}

@@ -131,6 +131,8 @@ type Step struct {
 	Target, Command, Purpose, Level string
 	Risk                            int
 	ReadOnly, FirstRun              bool
+	// Profile is what holds it on the person's machine, "" elsewhere.
+	Profile string
 	// Together is how many steps, from this one on, are run in Order; 0 for one that is run by itself.
 	Together int
 	Order    string

@@ -37,8 +37,8 @@ func (a *app) agentCheckCommand() *cobra.Command {
 		Use:   "check [flags]",
 		Short: "Show the agent's model, budget, hosts and what holds its commands",
 		Long: `Show what "carrel ask" with the same flags has to work with: the agent's workspace and model,
-what is left of its budget, the remote hosts of the inventory, and what holds a command on
-this machine that only reads, tried with one that does nothing. This machine is measured
+what is left of its budget, the remote hosts of the inventory, and what holds commands on this
+machine, those that only read and others, tried with one that does nothing. This machine is measured
 against the thresholds of agent.yaml in carrel's configuration directory. Nothing is asked
 of the model, nothing is made, and no host is connected to.`,
 		Example: "  carrel agent check\n  carrel agent check --on remote --hosts hosts.yaml",
@@ -105,11 +105,13 @@ func (k *asker) checked(ctx context.Context) ([][2]string, error) {
 	}
 	rows = append(rows, [2]string{say(words.CheckRunsIn), k.servedText()})
 	if k.served.Local != nil {
-		held, err := steps.Check(ctx, k.asRoot)
-		if err != nil {
-			held = say(words.CheckNotHeld, attend.Message(err.Error()))
+		for _, reads := range []bool{true, false} {
+			held, err := steps.Check(ctx, k.holding, reads)
+			if err != nil {
+				held = say(words.CheckNotHeld, attend.Message(err.Error()))
+			}
+			rows = append(rows, [2]string{map[bool]string{true: say(words.CheckOnlyReads), false: say(words.CheckChanges)}[reads], held})
 		}
-		rows = append(rows, [2]string{say(words.CheckOnlyReads), held})
 		for _, r := range k.vitals(ctx) {
 			rows = append(rows, [2]string{r.Name, figure(k.lang, r)})
 		}

@@ -43,6 +43,7 @@ type askFlags struct {
 	on                        []string
 	inventory                 string
 	files                     []string
+	profile                   string
 	asRoot, yesSafe, planOnly bool
 	after                     string
 	resume                    bool
@@ -68,8 +69,10 @@ on stderr.
 
 The agent runs in a workspace of its own and holds no key: --model names one of "carrel model
 ls". Commands on this machine and on remote hosts run as you, by this process; those that say
-that they only read run without the right to change anything. Without a terminal a plan that
-needs an answer is refused, unless --wait says how long to wait for one.
+that they only read run without the right to change anything, and --profile workspace_write
+lets the others on this machine change nothing but this directory, or those of --files.
+Without a terminal a plan that needs an answer is refused, unless --wait says how long to wait
+for one.
 
 A word @FILE adds that file of this machine to the question, as data: up to 8 of 64 KiB. @-
 adds stdin so. @host:NAME names a host of the inventory. What is added is sent as it is.
@@ -123,6 +126,9 @@ func (a *app) addAskFlags(c *cobra.Command, x *askFlags) {
 	_ = c.MarkFlagFilename("hosts", "yaml") // the flag is there
 	f.StringArrayVar(&x.files, "files", nil, "a directory of this machine below which files may be changed; may be repeated (default .)")
 	_ = c.MarkFlagDirname("files") // the flag is there
+	f.StringVar(&x.profile, "profile", "", "what holds commands on this machine that do not only read: "+
+		strings.Join(operation.Profiles, ", ")+" (default that of agent.yaml, or none)")
+	completeFrom(c, "profile", operation.Profiles...)
 	f.BoolVar(&x.yesSafe, "yes-safe", false, "at a terminal: approve plans of which you would be asked only because a model wrote them")
 	f.BoolVar(&x.planOnly, "plan-only", false, "have plans judged and shown, and nothing run")
 	f.IntVar(&x.order.Forks, "forks", fanout.DefaultForks, "of a step for several hosts: on how many it runs at once, at most 100")
@@ -148,6 +154,8 @@ func (x *askFlags) check(c *cobra.Command) error {
 		}
 	}
 	switch {
+	case x.profile != "" && !slices.Contains(operation.Profiles, x.profile):
+		return usage(c, "cannot use --profile %q: there are %s", x.profile, strings.Join(operation.Profiles, ", "))
 	case slices.Contains(x.on, onNone) && len(x.on) > 1:
 		return usage(c, "cannot use --on none with others: leave one of them out")
 	case x.resume && x.after != "":
@@ -203,8 +211,10 @@ type asker struct {
 	served steps.Config
 	orders fanout.Orders
 	// own is what the person has set for the agent.
-	own   settings.Settings
-	close func()
+	own settings.Settings
+	// holding is what holds commands on this machine.
+	holding steps.Holding
+	close   func()
 	// ws is the agent's workspace, and argv the command that runs it there.
 	ws   string
 	argv []string
@@ -263,7 +273,10 @@ func (k *asker) connect(ctx context.Context) (err error) {
 	if k.client, err = k.app.client(); err != nil {
 		return err
 	}
-	k.served, k.orders, k.close, err = k.servedHosts(ctx, k.askFlags)
+	if k.holding, err = k.askFlags.holding(k.own.Profile); err != nil {
+		return err
+	}
+	k.served, k.orders, k.close, err = k.servedHosts(ctx, k.askFlags, k.holding)
 	return err
 }
 

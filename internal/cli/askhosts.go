@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,8 +12,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/fanout"
+	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	"github.com/carrel-dev/carrel/internal/steps"
 )
@@ -22,22 +27,24 @@ const inventoryName = "hosts.yaml"
 
 // servedHosts are the hosts that this process serves to the agent, with how steps reach several of them. The caller must call
 // the function that it returns.
-func (a *app) servedHosts(c context.Context, x *askFlags) (cfg steps.Config, orders fanout.Orders, closeAll func(), err error) {
+func (a *app) servedHosts(c context.Context, x *askFlags, h steps.Holding) (
+	cfg steps.Config, orders fanout.Orders, closeAll func(), err error,
+) {
 	closeAll = func() {}
 	inventory := ""
 	defer func() {
 		if err == nil {
-			cfg.Place, err = placeOf(x.asRoot, inventory)
+			cfg.Place, err = placeOf(x.asRoot, h, inventory)
 		}
 	}()
 	orders.All = x.set.Order()
 	if slices.Contains(x.on, onHost) {
-		if os.Geteuid() == 0 && !x.asRoot {
+		if !x.offersHost() {
 			_ = say(a.Err, "carrel: this machine is not offered to the agent, because its commands would run as root; offer it with --as-root, "+
 				"or ask as an ordinary user\n")
 		} else {
-			cfg.Local = steps.Local(x.asRoot)
-			cfg.Background = steps.Background(openJobs, nil, "", x.asRoot)
+			cfg.Local, cfg.Profile = steps.Local(h), h.Profile
+			cfg.Background = steps.Background(openJobs, nil, "", h)
 			roots, err := filesRoots(x)
 			if err != nil {
 				return cfg, orders, closeAll, err
@@ -80,20 +87,39 @@ func (a *app) servedHosts(c context.Context, x *askFlags) (cfg steps.Config, ord
 		return cfg, orders, closeAll, fmt.Errorf("%s: %w", file, err)
 	}
 	inventory = r.Digest()
-	cfg.Remote, cfg.Remotes, cfg.Background = r.Run, r.Names(), steps.Background(openJobs, r, file, x.asRoot)
+	cfg.Remote, cfg.Remotes, cfg.Background = r.Run, r.Names(), steps.Background(openJobs, r, file, h)
 	return cfg, orders, func() { _ = r.Close() }, nil // nothing of it is needed any more
 }
 
 // placeOf stands for where the agent's steps on hosts are carried out: what is allowed for a session is not for another directory, and
-// not for hosts of another inventory. "" is a directory that is gone.
-func placeOf(asRoot bool, inventory string) (string, error) {
+// not under another profile or for hosts of another inventory. "" is a directory that is gone.
+func placeOf(asRoot bool, h steps.Holding, inventory string) (string, error) {
 	here, err := os.Getwd()
 	if err != nil {
 		return "", nil
 	}
-	b, err := json.Marshal([]any{here, os.Geteuid(), asRoot, inventory})
+	b, err := json.Marshal([]any{here, os.Geteuid(), asRoot, h.Profile, h.Writes, inventory})
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:]), err
+}
+
+// offersHost reports whether this machine is offered to the agent.
+func (x *askFlags) offersHost() bool {
+	return slices.Contains(x.on, onHost) && (os.Geteuid() != 0 || x.asRoot)
+}
+
+// holding is what holds commands on this machine: as the flag says, or else the user's file of settings.
+func (x *askFlags) holding(set string) (steps.Holding, error) {
+	profile := cmp.Or(x.profile, set, operation.Unheld)
+	if !slices.Contains(operation.Profiles, profile) {
+		return steps.Holding{}, fmt.Errorf("cannot use %s of carrel's configuration directory: there is no profile %.40q; name one of %s: %w",
+			settingsName, profile, strings.Join(operation.Profiles, ", "), errdefs.ErrInvalidArgument)
+	}
+	dirs, err := filesRoots(x)
+	if err != nil {
+		return steps.Holding{}, err
+	}
+	return steps.Hold(profile, dirs, x.asRoot, x.offersHost())
 }
 
 // patchesDir is where what undoes changes to files is kept, in the user's state directory.

@@ -25,6 +25,7 @@ type planShown struct {
 		Target   string `json:"target"`
 		Command  string `json:"shell"`
 		ReadOnly bool   `json:"read_only"`
+		Profile  string `json:"profile"`
 		Level    string `json:"level"`
 		Job      bool   `json:"background"`
 		LimitMS  int64  `json:"limit_ms"`
@@ -246,6 +247,9 @@ func planText(lang words.Language, p *planShown) string {
 		word := s.Level
 		if s.ReadOnly {
 			word += lang.Say(words.OnlyReads)
+		}
+		if s.Profile != "" {
+			word += ", profile " + printable(s.Profile)
 		}
 		if s.Job {
 			word += lang.Say(words.Background, time.Duration(s.LimitMS)*time.Millisecond)

@@ -46,6 +46,7 @@ type storyRecord struct {
 			Target   string `json:"target"`
 			Command  string `json:"shell"`
 			ReadOnly bool   `json:"read_only"`
+			Profile  string `json:"profile"`
 			Job      bool   `json:"background"`
 			Level    string `json:"level"`
 			Risk     int    `json:"risk"`
@@ -137,6 +138,9 @@ func (s *story) steps(b *strings.Builder, r *storyRecord) {
 		word := verdictOf(x.Level, x.Risk)
 		if x.ReadOnly {
 			word += ", only reads"
+		}
+		if x.Profile != "" {
+			word += ", profile " + printable(x.Profile)
 		}
 		if x.Job {
 			word += ", in the background"

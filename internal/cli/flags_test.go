@@ -44,6 +44,10 @@ func TestErrorsOfFlags(t *testing.T) {
 		{"audit show --since yesterday", `cannot use --since "yesterday": ` + ago},
 		{"audit tail --until 1y", `cannot use --until "1y": ` + ago},
 		{"audit tail -n x", `cannot use --lines "x": ` + num},
+		{
+			"ask --llm m --profile workspace-write q",
+			`cannot use --profile "workspace-write": there are none, read_only, system_inspect, workspace_write, privileged_passthrough`,
+		},
 		{"ask --llm m --forks 0 q", "cannot use --forks 0: give 1 to 100"},
 		{"ask --llm m --forks -1 q", "cannot use --forks -1: give 1 to 100"},
 		{"ask --llm m --forks 101 q", "cannot use 101 forks: give 1 to 100, or leave it out for 8"},
@@ -100,6 +104,7 @@ func TestEnumerableFlagsComplete(t *testing.T) {
 	})
 	serve(t, root)
 	for args, want := range map[string]string{
+		"ask --profile":          "none\nread_only\nsystem_inspect\nworkspace_write\n",
 		"create --profile":       "chat\n",
 		"exec --profile":         "chat\n",
 		"restore --profile":      "chat\n",

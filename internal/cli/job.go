@@ -92,6 +92,7 @@ func jobObject(j jobs.Job) object {
 		{"target", jobTarget(j)},
 		{"argv", j.Argv},
 		{"read_only", j.ReadOnly},
+		{"profile", j.Profile},
 		{"limit_ms", j.LimitMS},
 		{"began", j.Began.Format(time.RFC3339)},
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/policy"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/workspace"
@@ -19,6 +20,7 @@ import (
 // hostsDouble stands for the process of a user that serves hosts: it notes what it is told to run.
 type hostsDouble struct {
 	local   bool
+	profile string
 	remotes []string
 	place   string // "here" without one
 	// run is what becomes of a command, success if it is nil.
@@ -32,6 +34,8 @@ type hostsDouble struct {
 }
 
 func (d *hostsDouble) Local() bool { return d.local }
+
+func (d *hostsDouble) Profile() string { return cmp.Or(d.profile, operation.Unheld) }
 
 func (d *hostsDouble) Remotes() []string { return d.remotes }
 

@@ -186,7 +186,7 @@ func newLiars(t *testing.T) *liars {
 		}
 	}
 	h.person(func(a *approval.View) approval.Kind {
-		if strings.Join(a.Argv, "\n") == "1. host: "+look+"  [CONFIRM, as a model wrote it, risk 30]" {
+		if strings.Join(a.Argv, "\n") == "1. host: "+look+"  [CONFIRM, as a model wrote it, risk 30, profile system_inspect]" {
 			return approval.Once
 		}
 		x.mu.Lock()

@@ -36,12 +36,12 @@ func TestStepByStep(t *testing.T) {
 			approval.Once,
 		},
 		{
-			[]string{"4. host: touch a  [CONFIRM, risk 50]"},
+			[]string{"4. host: touch a  [CONFIRM, risk 50, profile none]"},
 			[]string{"host: touch a", "remote web-1: touch b", "remote web-2: touch b"},
 			approval.Once,
 		},
 		{
-			[]string{"5. host: touch c  [CONFIRM, risk 50]"},
+			[]string{"5. host: touch c  [CONFIRM, risk 50, profile none]"},
 			[]string{"host: touch a", "remote web-1: touch b", "remote web-2: touch b", "host: touch a"},
 			approval.Deny,
 		},

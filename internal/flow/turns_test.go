@@ -41,7 +41,7 @@ func TestPlanRunsWhereItSays(t *testing.T) {
 	want := []string{
 		"1. remote web-1: uptime  [SAFE, risk 0]", "2. remote web-2: uptime  [SAFE, risk 0]", "3. remote web-3: uptime  [SAFE, risk 0]",
 		"1 to 3: the first host alone, then the others, 2 at once; if one fails, no further batch",
-		"4. host: id -u  [SAFE, risk 0]", "5. remote web-2: uname  [SAFE, risk 0]",
+		"4. host: id -u  [SAFE, risk 0, profile none]", "5. remote web-2: uname  [SAFE, risk 0]",
 	}
 	if !slices.Equal(a.Argv, want) || a.Subject.Thread != string(task.ID) {
 		t.Errorf("asked %q in %q", a.Argv, a.Subject.Thread)

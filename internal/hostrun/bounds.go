@@ -99,16 +99,18 @@ func (s *stage) count() error {
 
 func (s *stage) pidMax() int { return s.most() + reserved + 1 }
 
+func (s *stage) most() int { return s.spec.most() }
+
 // most is how many processes and threads there may be, the supervisor's own included; 0 is no bound.
-func (s *stage) most() int {
-	if s.spec.Processes == 0 {
+func (s *spec) most() int {
+	if s.Processes == 0 {
 		return 0
 	}
-	return s.spec.Processes + own
+	return s.Processes + own
 }
 
 // since reports whether the kernel is at least of a version.
-func since(major, minor int) bool {
+func since(major, minor int) bool { //nolint:unparam // it happens to be 14 of both
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
 		return false
@@ -279,6 +281,7 @@ func (s *stage) boundFindings() (found []finding) {
 	case !s.spec.Root:
 		add("process-count", err == nil && l.Max <= uint64(s.most()), "RLIMIT_NPROC %d", l.Max)
 		add("process-count", since(5, 14), "the kernel counts by user namespace since 5.14")
+	case s.spec.Grouped && !since(6, 14): // the caller reads what its group bounds
 	default:
 		b, err := os.ReadFile(pidMax)
 		n, nerr := strconv.Atoi(strings.TrimSpace(string(b)))
@@ -313,6 +316,10 @@ func (s *session) watch(ctx context.Context, over context.CancelCauseFunc) {
 		case <-t.C:
 		}
 		memory, processes := taken(s.command.Process.Pid)
+		if full := s.filled(); full != nil {
+			over(full)
+			return
+		}
 		switch {
 		case s.spec.Memory > 0 && memory > s.spec.Memory:
 			over(&exceeded{fmt.Sprintf("its processes took %d MiB of memory together, and may take %d; have it do less at once, or have an "+

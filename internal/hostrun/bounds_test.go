@@ -1,14 +1,21 @@
 package hostrun_test
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/hostrun"
+	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -72,9 +79,10 @@ func TestForkBomb(t *testing.T) {
 		}
 	})
 	users(t, func(t *testing.T, u *user) { // where only the watch is
-		a := bomb(t, u, hostrun.None, 20*time.Second, "for n in $(seq 500); do sleep 30 & done; wait")
-		if !strings.Contains(a.Error, "steps.processes") {
-			t.Errorf("%s, %+v", a.Error, a.Result)
+		a := bomb(t, u, hostrun.None, 20*time.Second, "exec sh -c 'for n in $(seq 500); do sleep 30 & done; wait'")
+		refused := grouped(t, u) && strings.Contains(a.Result.Stderr.Text(), "Cannot fork") && a.Result.Code != 0
+		if !strings.Contains(a.Error, "steps.processes") && !refused {
+			t.Errorf("%s, code %d, %s", a.Error, a.Result.Code, a.Result.Stderr.Text())
 		}
 	})
 }
@@ -113,6 +121,104 @@ func TestNoNetwork(t *testing.T) {
 	})
 }
 
+// grouped reports whether the user can make control groups here.
+func grouped(t *testing.T, u *user) bool {
+	t.Helper()
+	if u.id != 0 {
+		return false
+	}
+	s, err := cgroup.OpenSteps()
+	if err != nil {
+		t.Logf("SKIP: no control groups: %v", err)
+		return false
+	}
+	s.Close()
+	return true
+}
+
+// fills writes 400 MiB into files in memory, which no process has mapped.
+const fills = "head -c 200M /dev/zero > /tmp/a && head -c 200M /dev/zero > /dev/shm/a && echo filled"
+
+// Where there is a control group, files in memory count too, and nothing of the group is left. Without one they do not, which is said.
+func TestMemoryOfFiles(t *testing.T) {
+	each(t, []hostrun.Profile{hostrun.ReadOnly, hostrun.WorkspaceWrite}, func(t *testing.T, u *user, p hostrun.Profile) {
+		a := bomb(t, u, p, 20*time.Second, fills)
+		if full := strings.Contains(a.Error, "MiB of memory together, and may take 256 with files in memory"); full != grouped(t, u) {
+			t.Errorf("%s, %s%s", a.Error, a.Result.Stdout.Text(), a.Result.Stderr.Text())
+		}
+		for _, c := range a.Result.Controls {
+			if c.ID == "memory" && !grouped(t, u) && !strings.Contains(c.Evidence, "no control group bounds it: ") {
+				t.Errorf("it is not said that there is no group: %s", c.Evidence)
+			}
+		}
+	})
+	left, err := filepath.Glob("/sys/fs/cgroup/*/carrel-step-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range left {
+		if strings.HasPrefix(filepath.Base(dir), fmt.Sprintf("carrel-step-%d-", os.Getpid())) {
+			t.Errorf("%s is left", dir)
+		}
+	}
+}
+
+// An ordinary user to whom groups were given has their steps in groups of their own.
+func TestGroupsThatWereGiven(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIP: groups to give take root")
+	}
+	if _, err := exec.LookPath("setpriv"); err != nil {
+		t.Skip("SKIP: setpriv is not installed")
+	}
+	var given []string
+	for _, c := range []string{"memory", "pids", "cpu"} {
+		dir := fmt.Sprintf("/sys/fs/cgroup/%s/crt-hostrun-%d", c, os.Getpid())
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Skipf("SKIP: no hierarchy of v1 for %s: %v", c, err)
+		}
+		t.Cleanup(func() {
+			if err := os.Remove(dir); err != nil {
+				t.Error(err)
+			}
+		})
+		for _, f := range []string{"", "/tasks", "/cgroup.procs"} {
+			if err := os.Chown(dir+f, ordinary, -1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		given = append(given, dir)
+	}
+	u := newUser(t, "ordinary", ordinary)
+	for p, script := range map[hostrun.Profile]string{hostrun.ReadOnly: fills, hostrun.None: "head -c 400M /dev/zero | tail -c 400M | wc -c"} {
+		c := u.caller(t, hostrun.Command{
+			Argv: []string{"bash", "-c", script}, Dir: u.in(t, "project"), Profile: p, Limits: small, Timeout: 20 * time.Second,
+		})
+		enter := "for d in " + strings.Join(given, " ") + "; do echo $$ > $d/tasks; done; exec setpriv --reuid=" + strconv.Itoa(ordinary) +
+			" --regid=" + strconv.Itoa(ordinary) + " --clear-groups " + c.Path
+		c.Path, c.Args, c.SysProcAttr = "/bin/sh", []string{"sh", "-c", enter}, nil
+		out, err := c.Output()
+		var a answer
+		if err := errors.Join(err, json.Unmarshal(out, &a)); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(a.Error, "MiB of memory together, and may take 256 with files in memory") {
+			t.Errorf("%s: %s, %s%s", p, a.Error, a.Result.Stdout.Text(), a.Result.Stderr.Text())
+		}
+		for _, c := range a.Result.Controls {
+			if slices.Contains([]string{"memory", "process-count", "processor"}, c.ID) &&
+				(c.State != workspace.Verified || !strings.Contains(c.Evidence, "of its own control group")) {
+				t.Errorf("%s: %s is %s: %s", p, c.ID, c.State, c.Evidence)
+			}
+		}
+		for _, dir := range given {
+			if left, err := filepath.Glob(dir + "/carrel-step-*"); err != nil || left != nil {
+				t.Errorf("%s: %v are left, %v", p, left, err)
+			}
+		}
+	}
+}
+
 // The report says of each bound that it is verified where a profile holds a command, and no more than it is elsewhere.
 func TestBoundsAreReported(t *testing.T) {
 	each(t, append([]hostrun.Profile{hostrun.None}, heldProfiles...), func(t *testing.T, u *user, p hostrun.Profile) {
@@ -120,6 +226,10 @@ func TestBoundsAreReported(t *testing.T) {
 		for _, c := range a.Result.Controls {
 			want := workspace.Verified
 			switch {
+			case grouped(t, u) && (c.ID == "memory" || c.ID == "process-count" || c.ID == "processor"):
+				if !strings.Contains(c.Evidence, "of its own control group") {
+					t.Errorf("%s is not of a control group: %s", c.ID, c.Evidence)
+				}
 			case c.ID == "network" && (p == hostrun.None || p == hostrun.WorkspaceWrite), c.ID == "processor" && p == hostrun.None:
 				want = workspace.Off
 			case (c.ID == "memory" || c.ID == "process-count") && p == hostrun.None:

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/sandbox"
+	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -45,6 +46,9 @@ type session struct {
 	exited  chan struct{} // closed when the supervisor has ended
 	over    bool          // it said its last word
 	streams [2]*stream
+	// group is the command's control group, nil if there is none, which ungrouped says the reason of.
+	group     *cgroup.Step
+	ungrouped string
 }
 
 // stream is one of the command's outputs.
@@ -100,6 +104,10 @@ func (p *plan) run(ctx context.Context) (res Result, err error) {
 	timed, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
 	e, err := s.wait(timed, res.Controls, over)
+	// The kernel may have ended the supervisor, which then says nothing.
+	if full := s.filled(); full != nil && (ctx.Err() == nil || errors.Is(context.Cause(ctx), errExceeded)) {
+		return res, fmt.Errorf("the command was ended before its time: %w", full)
+	}
 	if err != nil {
 		return res, err
 	}
@@ -152,8 +160,10 @@ func (p *plan) start() (*session, error) {
 		Stdout: theirs[0], Stderr: theirs[1], ExtraFiles: theirs[2:],
 		SysProcAttr: p.attributes(),
 	}
-	parent().Do(func() { err = s.command.Start() })
+	s.takeGroup()
+	parent().Do(func() { err = s.born() })
 	if err != nil {
+		s.dropGroup()
 		hint := startHint(err)
 		if hint == "" || !p.row.held {
 			return fail(err)
@@ -228,6 +238,7 @@ func (s *session) prove(ctx context.Context) ([]workspace.Control, error) {
 	if err := writeLine(s.control, s.spec); err != nil {
 		return nil, fmt.Errorf("cannot tell the supervisor what to run: %w: %w", err, errdefs.ErrUnavailable)
 	}
+	grouped := s.grouped() // while the supervisor takes its steps: it was born in its group
 	w, err := s.next(ctx)
 	if err != nil {
 		return nil, err
@@ -235,11 +246,11 @@ func (s *session) prove(ctx context.Context) ([]workspace.Control, error) {
 	if w.Findings == nil {
 		return nil, fmt.Errorf("cannot run the command: its supervisor said something else than what holds: %w", errdefs.ErrInternal)
 	}
-	found := *w.Findings
+	found := append(*w.Findings, grouped...)
 	if s.row.held {
 		found = append(found, outside(s.command.Process.Pid, &s.spec, s.row)...)
 	}
-	report := workspace.Report{Controls: s.row.judge(found)}
+	report := workspace.Report{Controls: s.row.judge(found, s.ungrouped)}
 	if unmet := report.Unmet(); len(unmet) > 0 {
 		var why []string
 		for _, c := range unmet {
@@ -284,6 +295,7 @@ func (s *session) wait(ctx context.Context, controls []workspace.Control, over c
 
 // end ends the supervisor, if it has not ended, and reads the rest of the output.
 func (s *session) end() {
+	defer s.dropGroup()
 	_ = s.control.Close() // at which it ends all and itself
 	if s.over {
 		_ = s.command.Process.Kill() // there is nothing else for it to do

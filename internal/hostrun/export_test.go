@@ -18,7 +18,15 @@ func Judge(p Profile, found ...[3]string) workspace.Report {
 	for _, f := range found {
 		list = append(list, finding{f[0], f[1] == "ok", f[2]})
 	}
-	return workspace.Report{Controls: rowOf(p).judge(list)}
+	return workspace.Report{Controls: rowOf(p).judge(list, "")}
+}
+
+func specOf(p Profile, in place) *spec {
+	s := &spec{place: in}
+	if rowOf(p).writes {
+		s.Writes = []place{in}
+	}
+	return s
 }
 
 // JudgeMounts judges a mountinfo file for a command in dir with locked names.
@@ -27,6 +35,6 @@ func JudgeMounts(path string, p Profile, dir string, locked ...string) (bool, st
 	if err != nil {
 		return false, "", err
 	}
-	ok, says := judgeMounts(m, &spec{Dir: dir, Locked: locked}, rowOf(p))
+	ok, says := judgeMounts(m, specOf(p, place{Dir: dir, Locked: locked}), rowOf(p))
 	return ok, says, nil
 }

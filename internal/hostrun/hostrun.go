@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -29,6 +28,7 @@ const (
 	MaxArguments  = 4096
 	MaxArgvBytes  = 128 << 10
 	MaxNames      = 64
+	MaxWrites     = 8
 	MaxEnvBytes   = 128 << 10
 	MaxTimeout    = 24 * time.Hour
 	MaxGrace      = time.Minute
@@ -42,9 +42,11 @@ const (
 type Command struct {
 	// Argv is the program and its arguments. A program without a slash is looked up in PATH.
 	Argv []string
-	// Dir is where it begins: an absolute path of a directory. Without one it is the caller's. With WorkspaceWrite it is
-	// required, and what is in it can be changed.
+	// Dir is where it begins: an absolute path of a directory. Without one it is the caller's.
 	Dir string
+	// Writes are directories that WorkspaceWrite lets it change, by absolute paths, at most MaxWrites; Dir if there is none, which
+	// must be named then. Other profiles take none.
+	Writes []string
 	// Env are names of variables of the caller's to pass on. PATH, HOME, USER, LOGNAME, LANG and TZ are passed always,
 	// others not.
 	Env []string
@@ -146,7 +148,7 @@ func prepare(c Command) (p *plan, err error) {
 			return nil, err
 		}
 	}
-	return p, p.directory()
+	return p, p.directories()
 }
 
 func orDefault[T comparable](v *T, d T) {
@@ -154,74 +156,6 @@ func orDefault[T comparable](v *T, d T) {
 	if *v == zero {
 		*v = d
 	}
-}
-
-// directory finds the command's directory, by the path that it has without symbolic links.
-func (p *plan) directory() error {
-	dir := p.Dir
-	if dir == "" {
-		if p.row.writes {
-			return bad("cannot run the command under %s: no directory is named that it may change", p.row.name)
-		}
-		wd, err := os.Getwd()
-		if err != nil {
-			return fmt.Errorf("cannot find the current directory: %w; name one: %w", err, errdefs.ErrNotFound)
-		}
-		dir = wd
-	}
-	if !filepath.IsAbs(dir) || strings.ContainsRune(dir, 0) {
-		return bad("cannot run the command in %.200q: name the directory by an absolute path", dir)
-	}
-	real, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		return fmt.Errorf("cannot run the command in %s: %w; name a directory that is there: %w", dir, err, errdefs.ErrNotFound)
-	}
-	var st unix.Stat_t
-	if err := unix.Stat(real, &st); err != nil {
-		return fmt.Errorf("cannot run the command in %s: %w; name a directory that is there: %w", dir, err, errdefs.ErrNotFound)
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return bad("cannot run the command in %s: it is not a directory", dir)
-	}
-	p.spec.Dir, p.spec.Device, p.spec.Inode = real, st.Dev, st.Ino
-	if p.row.writes {
-		return writable(real)
-	}
-	return nil
-}
-
-// unwritable are trees of which nothing may be the directory of WorkspaceWrite: the kernel's, and sockets of services.
-var unwritable = []string{"/proc", "/sys", "/dev", "/run", "/var/run", "/boot"}
-
-// writable reports whether a directory may be given to a command to change: one that holds no home and is none.
-func writable(dir string) error {
-	no := func(why string) error {
-		return bad("cannot let a command change %s: %s; name a directory of one project", dir, why)
-	}
-	homes := []string{"/root", "/home", os.Getenv("HOME"), passwdHome(os.Getuid())}
-	for _, h := range homes {
-		if h == "" || !filepath.IsAbs(h) {
-			continue
-		}
-		if real, err := filepath.EvalSymlinks(h); err == nil {
-			h = real
-		}
-		if within(h, dir) {
-			return no("it is or holds the home " + h)
-		}
-	}
-	if filepath.Dir(dir) == "/home" {
-		return no("it is a home")
-	}
-	for _, u := range unwritable {
-		if within(dir, u) {
-			return no("nothing below " + u + " is given to commands")
-		}
-	}
-	if slices.Contains([]string{"/etc", "/usr", "/var", "/opt", "/srv", "/tmp", "/var/tmp", "/var/lib", "/mnt", "/media"}, dir) {
-		return no("it is a directory of the system")
-	}
-	return nil
 }
 
 // within reports whether a path is dir or below it. Both are clean.

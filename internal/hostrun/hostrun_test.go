@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -105,36 +106,56 @@ func TestRefused(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	in := func(name string) string {
+		dir := filepath.Join(home, name)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
 	sh := []string{"sh", "-c", "echo ran"}
 	for name, c := range map[string]struct {
 		hostrun.Command
 		is func(error) bool
 	}{
-		"no profile":          {hostrun.Command{Argv: sh}, errdefs.IsInvalidArgument},
-		"unknown profile":     {hostrun.Command{Argv: sh, Profile: "read-only"}, errdefs.IsInvalidArgument},
-		"no program":          {hostrun.Command{Profile: hostrun.None}, errdefs.IsInvalidArgument},
-		"empty program":       {hostrun.Command{Argv: []string{""}, Profile: hostrun.None}, errdefs.IsInvalidArgument},
-		"zero byte":           {hostrun.Command{Argv: []string{"sh", "a\x00b"}, Profile: hostrun.None}, errdefs.IsInvalidArgument},
-		"too many arguments":  {hostrun.Command{Argv: make([]string, 5000), Profile: hostrun.None}, errdefs.IsInvalidArgument},
-		"too long":            {hostrun.Command{Argv: []string{strings.Repeat("a", 1<<18)}, Profile: hostrun.None}, errdefs.IsInvalidArgument},
-		"timeout":             {hostrun.Command{Argv: sh, Profile: hostrun.None, Timeout: 25 * time.Hour}, errdefs.IsInvalidArgument},
-		"output":              {hostrun.Command{Argv: sh, Profile: hostrun.None, MaxOutput: 1 << 40}, errdefs.IsInvalidArgument},
-		"relative directory":  {hostrun.Command{Argv: sh, Profile: hostrun.None, Dir: "."}, errdefs.IsInvalidArgument},
-		"no directory":        {hostrun.Command{Argv: sh, Profile: hostrun.None, Dir: home + "/missing"}, errdefs.IsNotFound},
-		"file":                {hostrun.Command{Argv: sh, Profile: hostrun.None, Dir: file}, errdefs.IsInvalidArgument},
-		"bad name":            {hostrun.Command{Argv: sh, Profile: hostrun.None, Env: []string{"A=B"}}, errdefs.IsInvalidArgument},
-		"askpass":             {hostrun.Command{Argv: sh, Profile: hostrun.None, Env: []string{"SUDO_ASKPASS"}}, errdefs.IsInvalidArgument},
-		"pager":               {hostrun.Command{Argv: sh, Profile: hostrun.None, Env: []string{"PAGER"}}, errdefs.IsInvalidArgument},
-		"missing program":     {hostrun.Command{Argv: []string{"no-such-program"}, Profile: hostrun.None}, errdefs.IsNotFound},
-		"directory to run":    {hostrun.Command{Argv: []string{"/etc"}, Profile: hostrun.None}, errdefs.IsPermissionDenied},
-		"missing, held":       {hostrun.Command{Argv: []string{"no-such-program"}, Profile: hostrun.ReadOnly}, errdefs.IsNotFound},
-		"nothing to write":    {hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite}, errdefs.IsInvalidArgument},
-		"root to write":       {hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite, Dir: "/"}, errdefs.IsInvalidArgument},
-		"link to the root":    {hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite, Dir: link}, errdefs.IsInvalidArgument},
-		"home to write":       {hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite, Dir: home}, errdefs.IsInvalidArgument},
-		"above a home":        {hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite, Dir: filepath.Dir(home)}, errdefs.IsInvalidArgument},
-		"home by passwd":      {hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite, Dir: "/root"}, errdefs.IsInvalidArgument},
-		"system to write":     {hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite, Dir: "/etc"}, errdefs.IsInvalidArgument},
+		"no profile":         {hostrun.Command{Argv: sh}, errdefs.IsInvalidArgument},
+		"unknown profile":    {hostrun.Command{Argv: sh, Profile: "read-only"}, errdefs.IsInvalidArgument},
+		"no program":         {hostrun.Command{Profile: hostrun.None}, errdefs.IsInvalidArgument},
+		"empty program":      {hostrun.Command{Argv: []string{""}, Profile: hostrun.None}, errdefs.IsInvalidArgument},
+		"zero byte":          {hostrun.Command{Argv: []string{"sh", "a\x00b"}, Profile: hostrun.None}, errdefs.IsInvalidArgument},
+		"too many arguments": {hostrun.Command{Argv: make([]string, 5000), Profile: hostrun.None}, errdefs.IsInvalidArgument},
+		"too long":           {hostrun.Command{Argv: []string{strings.Repeat("a", 1<<18)}, Profile: hostrun.None}, errdefs.IsInvalidArgument},
+		"timeout":            {hostrun.Command{Argv: sh, Profile: hostrun.None, Timeout: 25 * time.Hour}, errdefs.IsInvalidArgument},
+		"output":             {hostrun.Command{Argv: sh, Profile: hostrun.None, MaxOutput: 1 << 40}, errdefs.IsInvalidArgument},
+		"relative directory": {hostrun.Command{Argv: sh, Profile: hostrun.None, Dir: "."}, errdefs.IsInvalidArgument},
+		"no directory":       {hostrun.Command{Argv: sh, Profile: hostrun.None, Dir: home + "/missing"}, errdefs.IsNotFound},
+		"file":               {hostrun.Command{Argv: sh, Profile: hostrun.None, Dir: file}, errdefs.IsInvalidArgument},
+		"bad name":           {hostrun.Command{Argv: sh, Profile: hostrun.None, Env: []string{"A=B"}}, errdefs.IsInvalidArgument},
+		"askpass":            {hostrun.Command{Argv: sh, Profile: hostrun.None, Env: []string{"SUDO_ASKPASS"}}, errdefs.IsInvalidArgument},
+		"pager":              {hostrun.Command{Argv: sh, Profile: hostrun.None, Env: []string{"PAGER"}}, errdefs.IsInvalidArgument},
+		"missing program":    {hostrun.Command{Argv: []string{"no-such-program"}, Profile: hostrun.None}, errdefs.IsNotFound},
+		"directory to run":   {hostrun.Command{Argv: []string{"/etc"}, Profile: hostrun.None}, errdefs.IsPermissionDenied},
+		"missing, held":      {hostrun.Command{Argv: []string{"no-such-program"}, Profile: hostrun.ReadOnly}, errdefs.IsNotFound},
+		"nothing to write":   {hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite}, errdefs.IsInvalidArgument},
+		"root to write":      {hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite, Dir: "/"}, errdefs.IsInvalidArgument},
+		"link to the root":   {hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite, Dir: link}, errdefs.IsInvalidArgument},
+		"home to write":      {hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite, Dir: home}, errdefs.IsInvalidArgument},
+		"above a home":       {hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite, Dir: filepath.Dir(home)}, errdefs.IsInvalidArgument},
+		"home by passwd":     {hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite, Dir: "/root"}, errdefs.IsInvalidArgument},
+		"system to write":    {hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite, Dir: "/etc"}, errdefs.IsInvalidArgument},
+		"keys to write":      {hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite, Dir: in(".ssh")}, errdefs.IsInvalidArgument},
+		"programs to write":  {hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite, Dir: in("bin")}, errdefs.IsInvalidArgument},
+		"settings to write":  {hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite, Dir: in(".local/share/x")}, errdefs.IsInvalidArgument},
+		"hooks to write":     {hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite, Dir: in("p/.git/hooks")}, errdefs.IsInvalidArgument},
+		"homes to write":     {hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite, Dir: "/home"}, errdefs.IsInvalidArgument},
+		"one that is a home": {
+			hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite, Dir: in("p"), Writes: []string{in("p"), home}}, errdefs.IsInvalidArgument,
+		},
+		"too many to write": {
+			hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite, Writes: slices.Repeat([]string{in("p")}, 9)}, errdefs.IsInvalidArgument,
+		},
+		"writes, read-only":   {hostrun.Command{Argv: sh, Profile: hostrun.ReadOnly, Writes: []string{in("p")}}, errdefs.IsInvalidArgument},
+		"writes, none":        {hostrun.Command{Argv: sh, Profile: hostrun.None, Writes: []string{in("p")}}, errdefs.IsInvalidArgument},
 		"kernel to write":     {hostrun.Command{Argv: sh, Profile: hostrun.WorkspaceWrite, Dir: "/proc/sys"}, errdefs.IsInvalidArgument},
 		"name before the end": {hostrun.Command{Argv: sh, Profile: hostrun.None, Env: []string{"1A"}}, errdefs.IsInvalidArgument},
 	} {

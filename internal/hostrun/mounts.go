@@ -48,30 +48,43 @@ func (s *stage) noNestedNamespaces() error {
 	return nil
 }
 
-// takeDirectory copies the mount of the command's directory. Of one that it may change only the top mount stays
+// takeDirectories copies the mounts of the command's directories. Of one that it may change only the top mount stays
 // writable: what is mounted below may be anything.
-func (s *stage) takeDirectory() (err error) {
-	fd, err := unix.Openat2(unix.AT_FDCWD, s.spec.Dir, &unix.OpenHow{
+func (s *stage) takeDirectories() error {
+	tree, err := take(s.spec.place, false)
+	if err != nil {
+		return err
+	}
+	s.tree = tree
+	for _, w := range s.spec.Writes {
+		if tree, err = take(w, true); err != nil {
+			return err
+		}
+		s.writes = append(s.writes, tree)
+	}
+	return nil
+}
+
+// take copies the mount of a directory.
+func take(p place, writes bool) (tree int, err error) {
+	fd, err := unix.Openat2(unix.AT_FDCWD, p.Dir, &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
-		return fmt.Errorf("cannot open %s: %w", s.spec.Dir, err)
+		return -1, fmt.Errorf("cannot open %s: %w", p.Dir, err)
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return err
+		return -1, err
 	}
-	if st.Dev != s.spec.Device || st.Ino != s.spec.Inode {
-		return fmt.Errorf("cannot use %s: another directory has taken its place", s.spec.Dir)
+	if st.Dev != p.Device || st.Ino != p.Inode {
+		return -1, fmt.Errorf("cannot use %s: another directory has taken its place", p.Dir)
 	}
-	if s.tree, err = sandbox.Clone(fd, "", unchanged); err != nil {
-		return err
+	if tree, err = sandbox.Clone(fd, "", unchanged); err != nil || !writes {
+		return tree, err
 	}
-	if !s.row.writes {
-		return nil
-	}
-	return unix.MountSetattr(s.tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
+	return tree, unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
 		Attr_set: harmless, Attr_clr: unix.MOUNT_ATTR_RDONLY,
 	})
 }
@@ -218,26 +231,45 @@ func privateIn(r *row) (dirs []string) {
 	return dirs
 }
 
-// placeDirectory puts the command's directory where it was, if it may be changed or was covered, and locks names in it.
-// One that is or holds a private directory stays as it is by now.
-func (s *stage) placeDirectory() error {
+// placeDirectories puts the command's directories where they were: the one in which it begins if that was covered, and then
+// those that may be changed, in which it locks names. One that is or holds a private directory stays as it is by now.
+func (s *stage) placeDirectories() error {
 	dir := s.spec.Dir
-	if !s.row.writes && !slices.ContainsFunc(privateIn(s.row), func(d string) bool { return dir != d && within(dir, d) }) {
+	if s.covered(dir) && !slices.Contains(privateIn(s.row), dir) && !s.changes(dir) {
+		if err := attach(s.tree, dir); err != nil {
+			return err
+		}
+	} else {
 		unix.Close(s.tree)
-		return nil
 	}
-	if err := makeDirs(dir); err != nil {
-		return err
-	}
-	if err := sandbox.Attach(s.tree, dir); err != nil {
-		return err
-	}
-	for _, name := range s.spec.Locked {
-		if err := sandbox.Lock(unix.AT_FDCWD, dir+"/"+name, "/dev/null"); err != nil {
-			return fmt.Errorf("cannot make %s in %s read-only: %w", name, dir, err)
+	for i, w := range s.spec.Writes {
+		if err := attach(s.writes[i], w.Dir); err != nil {
+			return err
+		}
+		for _, name := range w.Locked {
+			if err := sandbox.Lock(unix.AT_FDCWD, w.Dir+"/"+name, "/dev/null"); err != nil {
+				return fmt.Errorf("cannot make %s in %s read-only: %w", name, w.Dir, err)
+			}
 		}
 	}
 	return nil
+}
+
+// covered reports whether a directory is a private one, or in one.
+func (s *stage) covered(dir string) bool {
+	return slices.ContainsFunc(privateIn(s.row), func(d string) bool { return within(dir, d) })
+}
+
+// changes reports whether a directory is one that the command may change, or in one.
+func (s *stage) changes(dir string) bool {
+	return slices.ContainsFunc(s.spec.Writes, func(w place) bool { return within(dir, w.Dir) })
+}
+
+func attach(tree int, dir string) error {
+	if err := makeDirs(dir); err != nil {
+		return err
+	}
+	return sandbox.Attach(tree, dir)
 }
 
 // makeDirs makes what is missing of a path. That is so below a private directory alone.

@@ -72,8 +72,8 @@ func field(status, name string) string {
 // be locked is a mount that may not.
 func judgeMounts(mounts []mount, sp *spec, r *row) (ok bool, says string) {
 	own := append(privateIn(r), "/dev/pts")
-	if r.writes {
-		own = append(own, sp.Dir)
+	for _, w := range sp.Writes {
+		own = append(own, w.Dir)
 	}
 	var open []string
 	locked := map[string]bool{}
@@ -87,9 +87,11 @@ func judgeMounts(mounts []mount, sp *spec, r *row) (ok bool, says string) {
 		}
 		locked[m.point] = readOnly
 	}
-	for _, name := range sp.Locked {
-		if !locked[sp.Dir+"/"+name] {
-			open = append(open, sp.Dir+"/"+name)
+	for _, w := range sp.Writes {
+		for _, name := range w.Locked {
+			if !locked[w.Dir+"/"+name] {
+				open = append(open, w.Dir+"/"+name)
+			}
 		}
 	}
 	if len(mounts) == 0 || len(open) > 0 {

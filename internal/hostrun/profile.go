@@ -160,9 +160,12 @@ type finding struct {
 	Evidence string `json:"evidence"`
 }
 
+// grouping are the controls that control groups make stronger, where there are some.
+var grouping = map[string]bool{"memory": true, "process-count": true, "processor": true}
+
 // judge makes the report from what was found inside and from outside: a control is verified if it has findings and all
-// hold, and failed if one does not.
-func (r *row) judge(found []finding) []workspace.Control {
+// hold, and failed if one does not. ungrouped is why no control group bounds the command.
+func (r *row) judge(found []finding, ungrouped string) []workspace.Control {
 	var report []workspace.Control
 	for _, def := range controls {
 		c := workspace.Control{ID: def.id, Requested: r.asks(def.need)}
@@ -177,7 +180,13 @@ func (r *row) judge(found []finding) []workspace.Control {
 				broken = append(broken, f.Evidence)
 			}
 		}
+		// What control groups bound is more than is asked for, where it is not required.
+		if len(good) > 0 && len(broken) == 0 && grouping[def.id] {
+			c.Requested = true
+		}
 		switch {
+		case grouping[def.id] && c.Requested && !c.Required && len(good) > 0 && len(broken) == 0:
+			c.State, c.Evidence = workspace.Verified, strings.Join(good, "; ")
 		case !c.Requested && def.what == "":
 			c.State, c.Evidence = workspace.Off, "profile "+string(r.name)+" does not ask for it"
 		case !c.Requested:
@@ -190,6 +199,9 @@ func (r *row) judge(found []finding) []workspace.Control {
 			c.State, c.Evidence, c.Remedy = workspace.Unavailable, "nothing could be tried", def.remedy
 		default:
 			c.State, c.Evidence = workspace.Verified, strings.Join(good, "; ")
+		}
+		if grouping[def.id] && ungrouped != "" && r.limited {
+			c.Evidence += "; no control group bounds it: " + ungrouped
 		}
 		report = append(report, c)
 	}

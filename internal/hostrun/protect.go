@@ -22,32 +22,52 @@ const (
 	lockPause = 5 * time.Millisecond
 )
 
-// protect finds the names in the command's directory that stay read-only: entries that programs of the user run, or
+// protect has names stay read-only in each directory that the command may change. remove, which is never nil, undoes what was
+// done for that.
+func (p *plan) protect() (remove func() error, err error) {
+	var all []func() error
+	remove = func() (err error) {
+		for _, r := range all {
+			err = errors.Join(err, r())
+		}
+		return err
+	}
+	for i := range p.spec.Writes {
+		r, err := p.spec.Writes[i].protect()
+		all = append(all, r)
+		if err != nil {
+			return remove, err
+		}
+	}
+	return remove, nil
+}
+
+// protect finds the names in a directory that stay read-only: entries that programs of the user run, or
 // that tell them to run something (sandbox.Protected says why each). The kernel can hold only a name that is there, so
 // an empty directory is placed where one is absent. remove, which is never nil, removes those again.
-func (p *plan) protect() (remove func() error, err error) {
+func (w *place) protect() (remove func() error, err error) {
 	remove = func() error { return nil }
-	dir, err := unix.Open(p.spec.Dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	dir, err := unix.Open(w.Dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return remove, fmt.Errorf("cannot open %s: %w: %w", p.spec.Dir, err, errdefs.ErrFailedPrecondition)
+		return remove, fmt.Errorf("cannot open %s: %w: %w", w.Dir, err, errdefs.ErrFailedPrecondition)
 	}
 	// All that run in it share it, and the last of them removes what was placed. Before that, the name would be held
 	// for another no more.
 	if err := lockDir(dir, unix.LOCK_SH); err != nil {
 		unix.Close(dir)
 		return remove, fmt.Errorf("cannot share %s with others that run commands in it: %w; try again: %w",
-			p.spec.Dir, err, errdefs.ErrUnavailable)
+			w.Dir, err, errdefs.ErrUnavailable)
 	}
 	remove = func() error {
 		defer unix.Close(dir)
 		if err := errors.Join(unix.Flock(dir, unix.LOCK_UN), unix.Flock(dir, unix.LOCK_EX|unix.LOCK_NB)); err != nil {
 			return nil //nolint:nilerr // another runs in it, and removes them
 		}
-		return unplace(dir, p.spec.Dir)
+		return unplace(dir, w.Dir)
 	}
 	present, absent, err := sandbox.ProtectedIn(dir, false)
 	if err != nil {
-		return remove, fmt.Errorf("cannot let a command change %s: %w", p.spec.Dir, err)
+		return remove, fmt.Errorf("cannot let a command change %s: %w", w.Dir, err)
 	}
 	for _, name := range absent {
 		err := unix.Mkdirat(dir, name, placedMode)
@@ -56,10 +76,10 @@ func (p *plan) protect() (remove func() error, err error) {
 		}
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return remove, fmt.Errorf("cannot keep the name %s in %s: %w; name a directory that you may write: %w",
-				name, p.spec.Dir, err, errdefs.ErrFailedPrecondition)
+				name, w.Dir, err, errdefs.ErrFailedPrecondition)
 		}
 	}
-	p.spec.Locked = append(present, absent...)
+	w.Locked = append(present, absent...)
 	return remove, nil
 }
 

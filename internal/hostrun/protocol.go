@@ -8,6 +8,7 @@ import (
 	"io"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 )
 
 // The caller and the supervisor speak lines of JSON on a socket pair that nobody else has:
@@ -27,27 +28,27 @@ import (
 // controlFD is the supervisor's end.
 const controlFD = 3
 
-// maxLine bounds a line, in bytes: a spec with the longest arguments and variables, each byte escaped.
-const maxLine = 6*(MaxArgvBytes+MaxEnvBytes) + 64<<10
+// maxLine bounds a line, in bytes: a spec with the longest arguments, variables and paths, each byte escaped.
+const maxLine = 6*(MaxArgvBytes+MaxEnvBytes+(MaxWrites+1)*unix.PathMax) + 64<<10
 
 // spec is what the supervisor is to do.
 type spec struct {
 	Profile Profile  `json:"profile"`
 	Argv    []string `json:"argv"`
 	Env     []string `json:"env"`
-	// Dir has no symbolic link in it. Device and Inode tell it from another that takes its place.
-	Dir    string `json:"dir"`
-	Device uint64 `json:"device"`
-	Inode  uint64 `json:"inode"`
-	// Locked are names in Dir that stay read-only, all of which are there.
-	Locked  []string `json:"locked,omitempty"`
-	GraceMS int64    `json:"grace_ms"`
+	// place is where it begins.
+	place
+	// Writes are the directories that it may change, of which none is within another.
+	Writes  []place `json:"writes,omitempty"`
+	GraceMS int64   `json:"grace_ms"`
 	// Caller is the caller's process number, on the host.
 	Caller int  `json:"caller"`
 	Root   bool `json:"root,omitempty"`
 	// Memory is in bytes; 0 of it, and of Processes, is no bound.
 	Memory    int64 `json:"memory,omitempty"`
 	Processes int   `json:"processes,omitempty"`
+	// Grouped: a control group bounds the processes.
+	Grouped bool `json:"grouped,omitempty"`
 }
 
 // order is what the caller says after the spec.

@@ -91,7 +91,7 @@ func (s *stage) prove() ([]finding, error) {
 		return found, nil
 	}
 	found = append(found, s.boundFindings()...)
-	m, err := selfcheck.NewMemory(256 << 10)
+	m, err := selfcheck.NewMemory(s.memory())
 	if err != nil {
 		return nil, err
 	}
@@ -273,23 +273,35 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 	} {
 		list = append(list, try("kernel", "filter", c.name, byFilter, c.nr)) // the filter answers before any argument counts
 	}
-	if !s.row.writes && !slices.Contains(privateIn(s.row), dir) {
+	if !s.changes(dir) && !slices.Contains(privateIn(s.row), dir) {
 		list = append(list, xattr(dir))
 		if !within(dir, "/proc") { // where nobody makes a directory
 			list = append(list, mkdir(dir))
 		}
 	}
-	for _, name := range s.spec.Locked {
-		at, aside := str(dir+"/"+name), str(dir+"/.carrel-check")
-		list = append(list, try("files", "mounts", "rename "+name, byPoint, unix.SYS_RENAMEAT2, atFDCWD, at, atFDCWD, aside, 0).
-			undo(unix.SYS_RENAMEAT2, atFDCWD, aside, atFDCWD, at, 0))
-	}
-	if s.row.writes {
+	for _, w := range s.spec.Writes {
+		for _, name := range w.Locked {
+			at, aside := str(w.Dir+"/"+name), str(w.Dir+"/.carrel-check")
+			list = append(list, try("files", "mounts", "rename "+name, byPoint, unix.SYS_RENAMEAT2, atFDCWD, at, atFDCWD, aside, 0).
+				undo(unix.SYS_RENAMEAT2, atFDCWD, aside, atFDCWD, at, 0))
+		}
 		list = append(list,
-			expect("files", "write access to "+dir, 0, unix.SYS_FACCESSAT2, atFDCWD, str(dir), unix.W_OK|unix.X_OK, unix.AT_EACCESS),
-			try("files", "filter", "chmod u+s", byRule, unix.SYS_FCHMODAT, atFDCWD, str(dir), 0o4700))
+			expect("files", "write access to "+w.Dir, 0, unix.SYS_FACCESSAT2, atFDCWD, str(w.Dir), unix.W_OK|unix.X_OK, unix.AT_EACCESS),
+			try("files", "filter", "chmod u+s", byRule, unix.SYS_FCHMODAT, atFDCWD, str(w.Dir), 0o4700))
+		if up := filepath.Dir(w.Dir); !s.changes(up) && !s.covered(up) {
+			list = append(list, mkdir(up))
+		}
 	}
 	return append(list, s.boundChecks(m)...)
+}
+
+// memory is room for the texts of the checks, in bytes.
+func (s *stage) memory() int {
+	n := 256 << 10
+	for _, w := range s.spec.Writes {
+		n += (len(w.Locked) + 4) * 2 * (len(w.Dir) + 512)
+	}
+	return n
 }
 
 // self is the supervisor's number in the /proc that is in sight.

@@ -28,7 +28,8 @@ func landlockABI() (int, error) {
 }
 
 // landlock lets the command read and run what it sees, and write only what is its own. The mounts say the same of
-// files, and not of devices. Its process is in a domain of its own, from which no other can be traced.
+// files, and not of devices. Its process is in a domain of its own, from which no other can be traced. It sets no_new_privs on all
+// threads, which it requires.
 func (s *stage) landlock() error {
 	files := min(s.abi, ioctlABI)
 	var written []string
@@ -42,16 +43,19 @@ func (s *stage) landlock() error {
 		pts = pts.WithIoctlDev()
 	}
 	dirs := privateIn(s.row)
-	if s.row.writes {
-		dirs = append(dirs, s.spec.Dir)
+	for _, w := range s.spec.Writes {
+		dirs = append(dirs, w.Dir)
 	}
 	rules := []landlock.Rule{landlock.RODirs("/"), landlock.RWFiles(written...), pts, landlock.RWDirs(dirs...).WithRefer()}
-	if s.abi >= scopeABI {
-		if err := landlock.V6.RestrictScoped(); err != nil {
-			return fmt.Errorf("cannot enforce Landlock's scopes: %w", err)
-		}
+	if s.abi < scopeABI {
+		return drop.Files(files, rules...)
 	}
-	return drop.Files(files, rules...)
+	// One ruleset: each is enforced on all threads, one after the other.
+	all := landlock.Config{HandledAccessFS: landlock.V5.HandledAccessFS, Scoped: landlock.V6.Scoped}
+	if err := all.Restrict(rules...); err != nil {
+		return fmt.Errorf("cannot enforce Landlock ABI %d: %w", s.abi, err)
+	}
+	return nil
 }
 
 // Secure bits, from linux/securebits.h: uid 0 gains nothing by exec, and that cannot be undone.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -30,6 +31,7 @@ type stage struct {
 	orders  *bufio.Reader
 	// trees are detached mounts, between the step that takes them and the one that attaches them.
 	tree, host int
+	writes     []int
 	devices    []device
 	// abi is the version of Landlock that is enforced.
 	abi int
@@ -51,20 +53,19 @@ var steps = []step{
 	{"propagation", true, "no mount made below may reach the host", (*stage).propagation},
 	{"nested namespaces", true, "written before /proc/sys becomes read-only", (*stage).noNestedNamespaces},
 	{"count of processes", true, "written before /proc/sys becomes read-only", (*stage).count},
-	{"directory", true, "copied while it is in sight, and before all becomes read-only", (*stage).takeDirectory},
+	{"directories", true, "copied while they are in sight, and before all becomes read-only", (*stage).takeDirectories},
 	{"read-only", true, "before any mount is made that may be written", (*stage).readOnly},
 	{"proc", true, "of the new process namespace, read-only from its start", (*stage).proc},
 	{"devices", true, "copied before /dev is covered", (*stage).dev},
 	{"private directories", true, "over those of the host, whose sockets and files they hide", (*stage).private},
-	{"place the directory", true, "after what would cover it", (*stage).placeDirectory},
+	{"place the directories", true, "after what would cover them", (*stage).placeDirectories},
 	{"loopback", true, "of a network of its own, while it may be changed", (*stage).loopback},
 	{"resource limits", true, "a core file would start the host's handler", (*stage).limits},
 	{"processor", true, "what else the host does comes first; its command inherits it from this thread", (*stage).behind},
 	{"view of the host", true, "the last mount, as what follows looks for the supervisor's threads in the /proc of its own", (*stage).view},
 	{"capabilities", true, "after the last privileged step", (*stage).capabilities},
-	{"no new privileges", true, "Landlock and seccomp require it", func(*stage) error { return elsewhere(drop.NewPrivileges) }},
 	{
-		"landlock", true, "before seccomp, which could refuse its calls one day; under it nobody mounts (landlock(7))",
+		"landlock", true, "before seccomp, which needs the no_new_privs that it sets, and could refuse its calls one day; under it nobody mounts",
 		func(s *stage) error { return elsewhere(s.landlock) },
 	},
 	{
@@ -77,7 +78,7 @@ var steps = []step{
 // Rights, mounts and the parent of the command belong to a thread. Every step is taken on the first one, which is the
 // one that the kernel shows as the process: only here can the main goroutine be kept on it.
 func init() {
-	if len(os.Args) == 1 && os.Args[0] == stageName {
+	if Supervises(os.Args) {
 		runtime.LockOSThread()
 	}
 }
@@ -90,11 +91,18 @@ func elsewhere(f func() error) error {
 	return <-done
 }
 
+// Supervises reports whether a program with these arguments was started as the supervisor.
+func Supervises(args []string) bool { return len(args) == 1 && args[0] == stageName }
+
 // Stage is the supervisor. A program that calls Run must call it before anything else in main, and exit with code if
 // is is true: the program was started as the supervisor then.
 func Stage(args []string) (code int, is bool) {
-	if len(args) != 1 || args[0] != stageName {
+	if !Supervises(args) {
 		return 0, false
+	}
+	// For ps: it was started by a path that says nothing. It works without a name too.
+	if name, err := unix.BytePtrFromString(stageName); err == nil {
+		_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0)
 	}
 	s := &stage{control: os.NewFile(controlFD, "control"), tree: -1, host: -1}
 	s.orders = lines(s.control)

@@ -88,6 +88,57 @@ func TestWorkspaceWrite(t *testing.T) {
 	})
 }
 
+// A command changes the directories that are named and not the one in which it begins, also where they lie below a private
+// directory.
+func TestSeveralDirectories(t *testing.T) {
+	users(t, func(t *testing.T, u *user) {
+		tmp, err := os.MkdirTemp("/tmp", "carrel-hostrun-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(tmp) })
+		if err := errors.Join(os.Chmod(tmp, 0o755), os.Chown(tmp, int(u.id), -1)); err != nil {
+			t.Fatal(err)
+		}
+		one, two := u.in(t, "one"), u.in(t, "two")
+		begins, below := u.in(t, "begins"), u.in(t, "one/below")
+		link := u.home + "/link"
+		if err := os.Symlink(two, link); err != nil {
+			t.Fatal(err)
+		}
+		for script, fails := range map[string]bool{
+			"touch " + one + "/x " + two + "/x " + tmp + "/x":            false,
+			"touch " + below + "/x " + link + "/y":                       false,
+			"touch " + one + "/m && mv " + one + "/m " + one + "/below/": false,
+			"touch " + below + "/c && cat " + begins + "/../one/below/c": false,
+			"touch x":                     true,
+			"touch " + u.home + "/x":      true,
+			"rm " + link:                  true,
+			"mkdir " + one + "/.git/x":    true,
+			"mkdir " + two + "/.git/x":    true,
+			"echo x > " + tmp + "/.envrc": true,
+			"touch " + two + "/v && mv " + two + "/v " + two + "/.vscode/": true,
+			"touch " + u.home + "/program /etc/hostname":                   true,
+		} {
+			a := u.run(t, hostrun.Command{
+				Argv: []string{"sh", "-ec", script}, Profile: hostrun.WorkspaceWrite, Dir: begins, Writes: []string{one, link, below, tmp},
+			})
+			if a.Error != "" || (a.Result.Code != 0) != fails {
+				t.Errorf("%s: %s, code %d, %s", script, a.Error, a.Result.Code, a.Result.Stderr.Text())
+			}
+		}
+		for _, dir := range []string{one, two, tmp} {
+			if left := placed(t, dir); left != nil {
+				t.Errorf("%v are left in %s", left, dir)
+			}
+		}
+		entries, err := os.ReadDir(begins)
+		if err != nil || len(entries) > 0 {
+			t.Errorf("something was made where it began: %v, %v", err, entries)
+		}
+	})
+}
+
 // placed are the directories that keep a name.
 func placed(t *testing.T, dir string) (names []string) {
 	t.Helper()

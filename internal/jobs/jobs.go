@@ -47,6 +47,9 @@ type Spec struct {
 	ReadOnly bool  `json:"read_only,omitempty"`
 	AsRoot   bool  `json:"as_root,omitempty"`
 	LimitMS  int64 `json:"limit_ms"`
+	// Profile and Writes are those of hostrun.Command on this machine; "" is the profile that follows from ReadOnly.
+	Profile string   `json:"profile,omitempty"`
+	Writes  []string `json:"writes,omitempty"`
 	// MaxMemory and MaxProcesses are those of hostrun.Limits.
 	MaxMemory    int64 `json:"max_memory,omitempty"`
 	MaxProcesses int   `json:"max_processes,omitempty"`

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -71,7 +72,7 @@ func supervise(dir folder, ready *os.File) error {
 	if err := orders(dir, func() { stop(errStopped) }); err != nil {
 		return err
 	}
-	profile := hostrun.None
+	profile := cmp.Or(hostrun.Profile(s.Profile), hostrun.None)
 	if s.ReadOnly {
 		profile = hostrun.SystemInspect
 	}
@@ -81,6 +82,7 @@ func supervise(dir folder, ready *os.File) error {
 	began := false
 	res, err := hostrun.Run(ctx, hostrun.Command{
 		Argv: s.Argv, Dir: s.Dir, Timeout: s.Limit(), Grace: grace, MaxOutput: 4 << 10, Profile: profile, AllowRoot: s.AsRoot,
+		Writes: s.Writes,
 		Limits: hostrun.Limits{Memory: s.MaxMemory, Processes: s.MaxProcesses},
 		Stdout: &keeper{in: dir, stream: Stdout}, Stderr: &keeper{in: dir, stream: Stderr},
 		Began: func(c []workspace.Control) {

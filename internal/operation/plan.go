@@ -61,6 +61,8 @@ type PlanStep struct {
 	Target   string `json:"target"`
 	Command  string `json:"shell"`
 	ReadOnly bool   `json:"read_only,omitempty"`
+	// Profile is what holds it on the user's machine, one of Profiles; "" elsewhere.
+	Profile string `json:"profile,omitempty"`
 	// Background: the plan goes on while it runs, for at most LimitMS.
 	Background bool  `json:"background,omitempty"`
 	LimitMS    int64 `json:"limit_ms,omitempty"`
@@ -78,6 +80,16 @@ type PlanStep struct {
 	// Diff shows a person what a patch does; it is bound by the digest, and no part of the record.
 	Diff string `json:"-"`
 }
+
+// Profiles are what can hold a step on the user's machine, as package hostrun makes them. Unheld is that of steps that may change
+// something where the user says nothing else, and Inspecting that of those that only read.
+var Profiles = []string{Unheld, "read_only", Inspecting, "workspace_write", "privileged_passthrough"}
+
+// Names of Profiles.
+const (
+	Unheld     = "none"
+	Inspecting = "system_inspect"
+)
 
 // Op implements Operation.
 func (Plan) Op() Name { return RunPlan }
@@ -130,7 +142,11 @@ func (p Plan) Lines() []string {
 		if s.Background {
 			part += fmt.Sprintf("in the background for at most %v, ", time.Duration(s.LimitMS)*time.Millisecond)
 		}
-		lines = append(lines, fmt.Sprintf("%d. %s%s: %s  [%s, risk %d]", before+i+1, part, s.Target, s.Command, why, s.Risk))
+		held := ""
+		if s.Profile != "" {
+			held = ", profile " + s.Profile
+		}
+		lines = append(lines, fmt.Sprintf("%d. %s%s: %s  [%s, risk %d%s]", before+i+1, part, s.Target, s.Command, why, s.Risk, held))
 		if s.Diff != "" {
 			lines = append(lines, strings.Split(strings.TrimRight(s.Diff, "\n"), "\n")...)
 		}

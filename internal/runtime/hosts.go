@@ -14,6 +14,8 @@ import (
 type Hosts interface {
 	// Local reports whether commands on this machine are carried out.
 	Local() bool
+	// Profile is the profile, as package hostrun names it, of commands on this machine that may change something.
+	Profile() string
 	// Remotes are the names of the remote hosts that there are.
 	Remotes() []string
 	// Place stands for where steps are carried out: the directory of those on this machine, and what the names of remote hosts mean. It
@@ -70,7 +72,9 @@ type HostCommand struct {
 	Argv   []string
 	// ReadOnly: it must not be able to change anything, or must not be run.
 	ReadOnly bool
-	Timeout  time.Duration
+	// Profile holds it on this machine, as a person was shown it; "" if nobody was. It is not run under another one.
+	Profile string
+	Timeout time.Duration
 	// MaxOutput is in bytes for each stream.
 	MaxOutput int
 	// Path is the file or directory that it reads, "" if it is not for one. The command is run only if no part of Path is a

@@ -1,5 +1,6 @@
 // Package settings reads what a person sets for their agent, agent.yaml: when this machine is over a threshold, the language of what they
-// read, whether they are recommended anything, and which agent it is.
+// read, whether they are recommended anything, which agent it is, and
+// what holds its steps.
 //
 // It is pure. Nothing of it gives the agent a right or takes one away.
 package settings
@@ -27,6 +28,8 @@ type Settings struct {
 	Thresholds vitals.Thresholds
 	// Language is one of words.Names, or "" for that of the environment.
 	Language string
+	// Profile holds the steps on this machine that may change something; "" if the file says nothing of it. Its reader checks it.
+	Profile string
 	// Agent is one that others made, in the place of carrel's own; nil for that.
 	Agent *Agent
 	// Recommendations: what may be worth doing is said after a turn.
@@ -59,6 +62,7 @@ func Parse(file string, b []byte) (Settings, error) {
 		Language        string             `yaml:"language"`
 		Recommendations *bool              `yaml:"recommendations"`
 		Agent           *Agent             `yaml:"agent"`
+		Profile         string             `yaml:"profile"`
 	}{Thresholds: &t}
 	d := yaml.NewDecoder(bytes.NewReader(b), yaml.Strict())
 	if err := d.Decode(&all); err != nil && !errors.Is(err, io.EOF) { // an empty file sets nothing
@@ -79,7 +83,7 @@ func Parse(file string, b []byte) (Settings, error) {
 	if all.Agent != nil && (len(all.Agent.Command) == 0 || all.Agent.Command[0] == "") {
 		return fail("agent.command is empty; give the program and its words as a list, or leave agent out")
 	}
-	out.Language, out.Agent = all.Language, all.Agent
+	out.Language, out.Agent, out.Profile = all.Language, all.Agent, all.Profile
 	if all.Recommendations != nil {
 		out.Recommendations = *all.Recommendations
 	}

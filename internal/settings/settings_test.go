@@ -43,6 +43,24 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// An agent of others and a profile are taken as they are written.
+func TestAgentAndProfile(t *testing.T) {
+	text := "profile: workspace_write\nagent:\n  command: [codex-acp, -v]\n  environment: {A: b}\n"
+	got, err := settings.Parse("agent.yaml", []byte(text))
+	if err != nil || got.Profile != "workspace_write" || got.Agent == nil ||
+		fmt.Sprint(*got.Agent) != "{[codex-acp -v] map[A:b]}" || !got.Recommendations {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for text, want := range map[string]string{
+		"agent: {}": "agent.command is empty", "agent: {command: []}": "agent.command is empty", "agent: {command: ['']}": "agent.command is empty",
+		"agent: {argv: [a]}": "argv", "profile: [none]": "[1:10]",
+	} {
+		if _, err := settings.Parse("agent.yaml", []byte(text)); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 // A language and recommendations stand beside the thresholds, and are what they are without a file where it says nothing.
 func TestOthers(t *testing.T) {
 	for text, want := range map[string]string{

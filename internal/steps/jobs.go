@@ -13,6 +13,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/fleet"
+	"github.com/carrel-dev/carrel/internal/hostrun"
 	"github.com/carrel-dev/carrel/internal/jobs"
 	"github.com/carrel-dev/carrel/internal/runtime"
 )
@@ -39,7 +40,7 @@ func OpenJobs(dir string) (*Jobs, error) {
 
 // Background returns what begins commands in the background, on this machine and on the remote hosts r of the file
 // inventory. The jobs are opened when there is one to begin.
-func Background(open func() (*Jobs, error), r *Remotes, inventory string, asRoot bool) Run {
+func Background(open func() (*Jobs, error), r *Remotes, inventory string, h Holding) Run {
 	return func(ctx context.Context, c runtime.HostCommand) (out runtime.HostResult, err error) {
 		j, err := open()
 		if err != nil {
@@ -49,7 +50,7 @@ func Background(open func() (*Jobs, error), r *Remotes, inventory string, asRoot
 		if r != nil {
 			j.remotes[inventory] = r // it is not closed with j
 		}
-		return j.begin(ctx, c, inventory, asRoot)
+		return j.begin(ctx, c, inventory, h)
 	}
 }
 
@@ -62,9 +63,10 @@ func (j *Jobs) Close() {
 }
 
 // begin begins a command in the background, where it says. inventory is the file that its remote host is named in.
-func (j *Jobs) begin(ctx context.Context, c runtime.HostCommand, inventory string, asRoot bool) (out runtime.HostResult, err error) {
+func (j *Jobs) begin(ctx context.Context, c runtime.HostCommand, inventory string, h Holding) (out runtime.HostResult, err error) {
 	s := jobs.Spec{
-		ID: c.Job, Argv: c.Argv, ReadOnly: c.ReadOnly, AsRoot: asRoot, LimitMS: c.Timeout.Milliseconds(), Began: time.Now().Truncate(time.Second),
+		ID: c.Job, Argv: c.Argv, ReadOnly: c.ReadOnly, AsRoot: h.AsRoot, LimitMS: c.Timeout.Milliseconds(),
+		Began:     time.Now().Truncate(time.Second),
 		MaxMemory: c.Limits.Memory, MaxProcesses: c.Limits.Processes,
 	}
 	if c.Remote {
@@ -78,6 +80,11 @@ func (j *Jobs) begin(ctx context.Context, c runtime.HostCommand, inventory strin
 		}
 		out.Held = nothing
 	} else {
+		var profile hostrun.Profile
+		if profile, s.Writes, err = h.of(c); err != nil {
+			return out, err
+		}
+		s.Profile = string(profile)
 		if s.Dir, err = os.Getwd(); err == nil {
 			out.Held, err = j.Registry.Begin(ctx, s)
 		}

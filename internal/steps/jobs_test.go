@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carrel-dev/carrel/internal/hostrun"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/jobs"
 	"github.com/carrel-dev/carrel/internal/runtime"
@@ -46,7 +47,7 @@ func inBackground(c runtime.HostCommand) runtime.HostCommand {
 func TestBackground(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "jobs")
 	open := func() (*steps.Jobs, error) { return steps.OpenJobs(dir) }
-	run := steps.Background(open, nil, "", asRoot())
+	run := steps.Background(open, nil, "", steps.Holding{AsRoot: asRoot()})
 	c := inBackground(here("echo done; exit 4"))
 	got, err := run(t.Context(), c)
 	if err != nil || got.Status == nil || got.Status.Code != 0 || !strings.HasPrefix(got.Held, "profile none") {
@@ -72,6 +73,19 @@ func TestBackground(t *testing.T) {
 	if _, err := os.Stat(left); err == nil {
 		t.Error("a job that only reads has written")
 	}
+	// One that may change something is held by the profile that the person chose.
+	c = inBackground(here("echo held; touch " + left))
+	run = steps.Background(open, nil, "", steps.Holding{Profile: hostrun.ReadOnly, AsRoot: asRoot()})
+	if got, err = run(t.Context(), c); err != nil || !strings.HasPrefix(got.Held, "profile read_only") {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if x, out := ended(t, j, c.Job); x.State != jobs.Exited || x.End.Code == 0 || out != "held\n" || x.Profile != "read_only" {
+		t.Errorf("%+v, %q", x, out)
+	}
+	if _, err := os.Stat(left); err == nil {
+		t.Error("a job under read_only has written")
+	}
+	run = steps.Background(open, nil, "", steps.Holding{AsRoot: asRoot()})
 	// It is for the host that it names, or for none.
 	for _, name := range []string{"web-9", ""} {
 		c := inBackground(there("touch " + left))
@@ -91,7 +105,7 @@ func TestBackgroundOverSSH(t *testing.T) {
 	r := connect()
 	dir := filepath.Join(t.TempDir(), "jobs")
 	open := func() (*steps.Jobs, error) { return steps.OpenJobs(dir) }
-	run := steps.Background(open, r, file, asRoot())
+	run := steps.Background(open, r, file, steps.Holding{AsRoot: asRoot()})
 	go1 := filepath.Join(t.TempDir(), "go")
 	c := inBackground(there("while [ ! -e " + go1 + " ]; do sleep 0.05; done; echo there; exit 5"))
 	if got, err := run(t.Context(), c); err != nil || got.Status == nil || !strings.Contains(got.Held, "nothing but") {
@@ -116,7 +130,7 @@ func TestBackgroundOverSSH(t *testing.T) {
 		t.Errorf("%+v, %q", x, out)
 	}
 	// One that runs by sudo what the inventory does not list is refused before anything begins.
-	run = steps.Background(open, again, file, asRoot())
+	run = steps.Background(open, again, file, steps.Holding{AsRoot: asRoot()})
 	if _, err := run(t.Context(), inBackground(there("sudo -n true"))); err == nil || !strings.Contains(err.Error(), "sudo") {
 		t.Errorf("%v", err)
 	}

@@ -6,27 +6,32 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/hostrun"
 	"github.com/carrel-dev/carrel/internal/runtime"
 )
 
 // Local returns what runs commands on this machine, as the caller's own user. A command that must not change anything runs
-// under the profile system_inspect, or not at all. asRoot lets commands run as root where the caller is root.
-func Local(asRoot bool) Run {
+// under the profile system_inspect, or not at all, and others under that of h.
+func Local(h Holding) Run {
 	return func(ctx context.Context, c runtime.HostCommand) (runtime.HostResult, error) {
-		profile := hostrun.None
-		if c.ReadOnly {
-			profile = hostrun.SystemInspect
+		profile, writes, err := h.of(c)
+		if err != nil {
+			return runtime.HostResult{}, err
 		}
 		res, err := hostrun.Run(ctx, hostrun.Command{
-			Argv: c.Argv, Timeout: c.Timeout, MaxOutput: kept(c.MaxOutput), Profile: profile, AllowRoot: asRoot,
+			Argv: c.Argv, Timeout: c.Timeout, MaxOutput: kept(c.MaxOutput), Profile: profile, Writes: writes, AllowRoot: h.AsRoot,
 			Limits: hostrun.Limits(c.Limits),
 		})
 		out := runtime.HostResult{Held: hostrun.Held(profile, res.Controls)}
 		out.Stdout = joined(res.Stdout.Head, res.Stdout.Tail, res.Stdout.Lost, &out.Lost)
 		out.Stderr = joined(res.Stderr.Head, res.Stderr.Tail, res.Stderr.Lost, &out.Lost)
 		if err != nil {
+			if errdefs.IsFailedPrecondition(err) && !c.ReadOnly && profile != hostrun.None {
+				err = fmt.Errorf("%w; without what holds it: --profile %s", err, hostrun.None)
+			}
 			if len(res.Left) > 0 {
 				err = fmt.Errorf("%w; still there: %s", err, strings.Join(res.Left, ", "))
 			}
@@ -36,18 +41,29 @@ func Local(asRoot bool) Run {
 		if len(res.Left) > 0 {
 			return out, errors.New("what it started could not be ended: " + strings.Join(res.Left, ", "))
 		}
-		if res.Hint != "" {
+		switch {
+		case res.Hint != "":
 			out.Stderr = append(out.Stderr, "\ncarrel: "+res.Hint+"\n"...)
+		case h.held(profile, c, res):
+			out.Stderr = append(out.Stderr, h.otherwise()...)
 		}
 		return out, nil
 	}
 }
 
-// Check runs nothing but "true", under the profile of commands that only read, and says what holds such a command.
-func Check(ctx context.Context, asRoot bool) (string, error) {
-	res, err := hostrun.Run(ctx, hostrun.Command{Argv: []string{"/bin/true"}, Profile: hostrun.SystemInspect, AllowRoot: asRoot})
+// Check runs nothing but "true", and says what holds such a command: one that only reads, or one that may change something.
+func Check(ctx context.Context, h Holding, reads bool) (string, error) {
+	profile, writes, err := h.of(runtime.HostCommand{ReadOnly: reads})
 	if err != nil {
 		return "", err
 	}
-	return hostrun.Held(hostrun.SystemInspect, res.Controls), nil
+	res, err := hostrun.Run(ctx, hostrun.Command{Argv: []string{"/bin/true"}, Profile: profile, Writes: writes, AllowRoot: h.AsRoot})
+	if err != nil {
+		return "", err
+	}
+	held := hostrun.Held(profile, res.Controls)
+	if len(writes) > 0 {
+		held += "; it may change " + strings.Join(writes, " ")
+	}
+	return held, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/hostrun"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/steps"
 )
@@ -32,7 +33,7 @@ func TestLocal(t *testing.T) {
 		"kill -TERM $$":                  {143, 15, "", ""},
 		"wc -c":                          {0, 0, "0\n", ""},
 	} {
-		r, err := steps.Local(asRoot())(t.Context(), here(script))
+		r, err := steps.Local(steps.Holding{AsRoot: asRoot()})(t.Context(), here(script))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +47,7 @@ func TestLocal(t *testing.T) {
 func TestLocalTimeOut(t *testing.T) {
 	c := here("echo begun; trap '' TERM; while :; do sleep 300; done")
 	c.Timeout = 200 * time.Millisecond
-	r, err := steps.Local(asRoot())(t.Context(), c)
+	r, err := steps.Local(steps.Holding{AsRoot: asRoot()})(t.Context(), c)
 	if err != nil || r.Status == nil || !r.Status.TimedOut || r.Status.Code == 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -56,7 +57,7 @@ func TestLocalTimeOut(t *testing.T) {
 // it is shorter than the bound, so that the daemon does not cut its end.
 func TestLocalOutput(t *testing.T) {
 	c := here("echo begin; yes 0123456789abcdef0123456789abcde | head -n 10000; echo end")
-	r, err := steps.Local(asRoot())(t.Context(), c)
+	r, err := steps.Local(steps.Holding{AsRoot: asRoot()})(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +81,7 @@ func TestLocalOutput(t *testing.T) {
 		t.Errorf("%d marks, %d bytes kept and %d lost", marks, total, r.Lost)
 	}
 	// Without lines near the cut, what is beside it is left out, so that no half of a secret stays there.
-	r, err = steps.Local(asRoot())(t.Context(), here("head -c 50000 /dev/zero | tr '\\0' x"))
+	r, err = steps.Local(steps.Holding{AsRoot: asRoot()})(t.Context(), here("head -c 50000 /dev/zero | tr '\\0' x"))
 	if n := strings.Count(string(r.Stdout), "x"); err != nil || len(r.Stdout) >= 20_000 || int64(n)+r.Lost != 50_000 ||
 		n > 20_000-3*512 || n < 18_000 {
 		t.Errorf("%v: %d kept, %d lost", err, n, r.Lost)
@@ -92,7 +93,7 @@ func TestLocalReadOnly(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	c := here("echo began; echo x >" + file)
 	c.ReadOnly = true
-	r, err := steps.Local(asRoot())(t.Context(), c)
+	r, err := steps.Local(steps.Holding{AsRoot: asRoot()})(t.Context(), c)
 	if _, serr := os.Stat(file); serr == nil {
 		t.Error("it has written a file")
 	}
@@ -105,6 +106,83 @@ func TestLocalReadOnly(t *testing.T) {
 	}
 }
 
+// A command that may change something is held by the profile that the person chose, in what they named; one that only reads is held
+// as such a command all the same. Why it failed is said with what the person can do.
+func TestLocalProfile(t *testing.T) {
+	home, err := os.MkdirTemp(map[bool]string{true: "/opt", false: t.TempDir()}[asRoot()], "crt-steps-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(home) })
+	dir := filepath.Join(home, "project")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	run := steps.Local(steps.Holding{Profile: hostrun.WorkspaceWrite, Writes: []string{dir}, AsRoot: asRoot()})
+	c := here("touch " + dir + "/made && echo $?")
+	c.Profile = "workspace_write"
+	r, err := run(t.Context(), c)
+	if errdefs.IsFailedPrecondition(err) && strings.Contains(err.Error(), "so it was not run") {
+		t.Skipf("SKIP: this host cannot hold a command, and did not run it: %v", err)
+	}
+	if err != nil || r.Status == nil || r.Status.Code != 0 || !strings.HasPrefix(r.Held, "profile workspace_write, ") {
+		t.Errorf("%+v, %+v, %v", r, r.Status, err)
+	}
+	if _, err := os.Stat(dir + "/made"); err != nil {
+		t.Error(err)
+	}
+	c.Argv[2] = "echo began; touch " + home + "/made"
+	r, err = run(t.Context(), c)
+	if err != nil || r.Status == nil || r.Status.Code == 0 || string(r.Stdout) != "began\n" ||
+		!strings.Contains(string(r.Stderr), "carrel: under profile workspace_write it may change "+dir+" and a /tmp of its own") ||
+		!strings.Contains(string(r.Stderr), "--profile none") {
+		t.Errorf("%s, %+v, %v", r.Stderr, r.Status, err)
+	}
+	if _, err := os.Stat(home + "/made"); err == nil {
+		t.Error("it has written beside what it may change")
+	}
+	c.Argv[2] = "echo Permission denied; touch " + dir + "/read"
+	c.ReadOnly, c.Profile = true, "system_inspect"
+	r, err = run(t.Context(), c)
+	if err != nil || r.Status == nil || r.Status.Code == 0 || !strings.HasPrefix(r.Held, "profile system_inspect, ") ||
+		strings.Contains(string(r.Stderr), "--profile") {
+		t.Errorf("%s, %+v, %v", r.Stderr, r, err)
+	}
+}
+
+// What a person was shown is what holds a command, or it is not run: here and in the background.
+func TestLocalOtherProfile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	dir := filepath.Join(t.TempDir(), "jobs")
+	for _, x := range []struct {
+		shown string
+		by    hostrun.Profile
+		reads bool
+	}{
+		{"workspace_write", hostrun.None, false},
+		{"workspace_write", "", false},
+		{"none", hostrun.ReadOnly, false},
+		{"system_inspect", hostrun.None, false},
+		{"none", hostrun.None, true},
+		{"other", hostrun.None, false},
+	} {
+		h := steps.Holding{Profile: x.by, AsRoot: asRoot()}
+		for _, run := range []steps.Run{
+			steps.Local(h), steps.Background(func() (*steps.Jobs, error) { return steps.OpenJobs(dir) }, nil, "", h),
+		} {
+			c := inBackground(here("echo ran; touch " + file))
+			c.Profile, c.ReadOnly = x.shown, x.reads
+			r, err := run(t.Context(), c)
+			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "it was not run: the question said") || r.Status != nil {
+				t.Errorf("%+v: %+v, %v", x, r, err)
+			}
+		}
+	}
+	if _, err := os.Stat(file); err == nil {
+		t.Error("one was run")
+	}
+}
+
 // Root runs nothing that was not allowed to be root's.
 func TestLocalRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -113,7 +191,7 @@ func TestLocalRoot(t *testing.T) {
 	for _, reads := range []bool{false, true} {
 		c := here("echo ran")
 		c.ReadOnly = reads
-		if r, err := steps.Local(false)(t.Context(), c); !errdefs.IsPermissionDenied(err) || len(r.Stdout) > 0 || r.Status != nil {
+		if r, err := steps.Local(steps.Holding{})(t.Context(), c); !errdefs.IsPermissionDenied(err) || len(r.Stdout) > 0 || r.Status != nil {
 			t.Errorf("%+v, %v", r, err)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/hostrun"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/runtime"
@@ -32,6 +33,8 @@ type Config struct {
 	// Local runs commands on this machine. Roots are directories below which tools read here, beside tools.Roots.
 	Local Run
 	Roots []string
+	// Profile is what Local and Background hold commands on this machine by that may change something; "" is hostrun.None.
+	Profile hostrun.Profile
 	// Remote runs commands on the hosts that Remotes names.
 	Remote  Run
 	Remotes []string
@@ -62,7 +65,8 @@ func Serve(ctx context.Context, stream *Stream, workspace, task string, cfg Conf
 	// While the transport waits for something to send, it does not see that ctx has ended.
 	defer context.AfterFunc(ctx, s.hangUp)()
 	if err := s.send(&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Start{Start: &carrelv1.ServeStart{
-		Workspace: workspace, TaskId: task, Local: cfg.Local != nil, Remotes: cfg.Remotes, Patches: cfg.Patch != nil, Place: cfg.Place,
+		Workspace: workspace, TaskId: task, Local: cfg.Local != nil, Remotes: cfg.Remotes, Patches: cfg.Patch != nil,
+		Profile: string(cfg.Profile), Place: cfg.Place,
 	}}}); err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("cannot serve the steps of task %s: %w", task, err)
 	}
@@ -190,6 +194,7 @@ func (s *server) run(ctx context.Context, m *carrelv1.AgentStep) (runtime.HostRe
 		Remote: m.GetTarget() == string(operation.Remote), Name: m.GetName(), Argv: m.GetArgv(), ReadOnly: m.GetReadOnly(),
 		Timeout: time.Duration(m.GetTimeoutMs()) * time.Millisecond, MaxOutput: int(m.GetMaxOutput()), Path: m.GetPath(),
 		Job: id.Command(m.GetJob()), Limits: runtime.HostLimits{Memory: m.GetMaxMemory(), Processes: int(m.GetMaxProcesses())},
+		Profile: m.GetProfile(),
 	}
 	if len(c.Argv) == 0 || c.Timeout <= 0 || c.MaxOutput <= 0 {
 		return runtime.HostResult{}, errors.New("it was not run: it has no command, no time or no room for output")

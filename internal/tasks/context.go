@@ -20,6 +20,10 @@ func (c *conversation) situation() seat.Context {
 				notes = append(notes, "The host is over a threshold that the person has set: "+c.tasks.cfg.Redact.Text(line)+".")
 			}
 		}
+		if p := h.Profile(); h.Local() && p != operation.Unheld {
+			notes = append(notes, "The person has steps on the host run under the profile "+p+", which the kernel keeps: what a step may not "+
+				"change there it cannot change, and fails. Say so, and do not try another way.")
+		}
 		for _, name := range h.Remotes() {
 			targets = append(targets, string(operation.Remote)+" "+name)
 		}

@@ -98,6 +98,12 @@ func (t *Turns) resolveStep(ctx context.Context, turn *Turn, part string, s plan
 		if err := t.place(ctx, turn, &x, s.Target.Kind, name); err != nil {
 			return nil, err
 		}
+		if x.on.Kind == operation.Host {
+			x.shown.Profile = operation.Inspecting
+			if hosts := turn.Hosts(); !s.ReadOnly && hosts != nil {
+				x.shown.Profile = hosts.Profile()
+			}
+		}
 		timeout := DefaultTimeout
 		if s.Background {
 			timeout = BackgroundTimeout

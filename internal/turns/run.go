@@ -141,7 +141,7 @@ func (t *Turns) onHost(ctx context.Context, turn *Turn, s *step, job id.Command)
 		res, err = by.RunOn(ctx, runtime.HostCommand{
 			Remote: s.on.Kind == operation.Remote, Name: string(s.on.Name), Argv: s.exec.Argv, ReadOnly: s.shown.ReadOnly,
 			Timeout: time.Duration(s.exec.TimeoutMS) * time.Millisecond, MaxOutput: MaxOutput, Path: s.path(), Job: job,
-			Limits: t.cfg.Limits,
+			Limits: t.cfg.Limits, Profile: s.shown.Profile,
 		})
 		if job != "" { // it was started, as a detached command: how it ends is not known here
 			return nil, err

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -104,11 +105,11 @@ func unescaped(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-var plainPlace = regexp.MustCompile(`^/[A-Za-z0-9/._+@-]{0,100}$`)
+var plainPlace = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^/[A-Za-z0-9/._+@-]{0,100}$`) })
 
 // name is the place as it is told. Whoever mounts chooses it, so one of another form than most is not repeated.
 func (d *disk) name() string {
-	if plainPlace.MatchString(d.place) {
+	if plainPlace().MatchString(d.place) {
 		return d.place
 	}
 	return "a file system with an unusual name"

@@ -178,6 +178,7 @@ var chinese = [count]string{
 	CheckBudget:    "预算",
 	CheckRunsIn:    "运行位置",
 	CheckOnlyReads: "只读约束",
+	CheckChanges:   "更改",
 	CheckRemote:    "远程主机",
 	CheckFanOut:    "多主机顺序",
 	CheckTool:      "工具",

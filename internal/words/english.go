@@ -181,6 +181,7 @@ var english = [count]string{
 	CheckBudget:    "budget",
 	CheckRunsIn:    "runs in",
 	CheckOnlyReads: "only reads",
+	CheckChanges:   "changes",
 	CheckRemote:    "remote",
 	CheckFanOut:    "fan-out",
 	CheckTool:      "tool",

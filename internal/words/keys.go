@@ -186,6 +186,7 @@ const (
 	CheckBudget
 	CheckRunsIn
 	CheckOnlyReads
+	CheckChanges
 	CheckRemote
 	CheckFanOut
 	CheckTool

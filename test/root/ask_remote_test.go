@@ -91,9 +91,9 @@ func (o *operator) write(t *testing.T, name string, b []byte) string {
 	return p
 }
 
-// sshd is a real server at an address of the loopback, where the operator may log in. It returns its port and its line of
-// known_hosts.
-func (o *operator) sshd(t *testing.T, address string) (port, known string) {
+// sshd is a real server at an address of the loopback, where the operator may log in, with more lines of configuration. It returns
+// its port and its line of known_hosts.
+func (o *operator) sshd(t *testing.T, address string, more ...string) (port, known string) {
 	t.Helper()
 	program, err := exec.LookPath("/usr/sbin/sshd")
 	if err != nil {
@@ -124,7 +124,7 @@ func (o *operator) sshd(t *testing.T, address string) (port, known string) {
 	for name, text := range map[string]string{
 		"host_key": string(pem.EncodeToMemory(block)), "keys": string(ssh.MarshalAuthorizedKey(o.key)),
 		"config": fmt.Sprintf("ListenAddress %s\nPort %s\nHostKey %s/host_key\nAuthorizedKeysFile %s/keys\nUsePAM no\nStrictModes no\n"+
-			"PidFile none\nPasswordAuthentication no\nAllowUsers %s\n", address, port, dir, dir, o.name),
+			"PidFile none\nPasswordAuthentication no\nAllowUsers %s\n%s\n", address, port, dir, dir, o.name, strings.Join(more, "\n")),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

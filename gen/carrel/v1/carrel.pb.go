@@ -8992,6 +8992,9 @@ type ServeStart struct {
 	Remotes []string `protobuf:"bytes,4,rep,name=remotes,proto3" json:"remotes,omitempty"`
 	// Patches of files on this machine are carried out.
 	Patches bool `protobuf:"varint,5,opt,name=patches,proto3" json:"patches,omitempty"`
+	// The profile that holds steps on this machine which are not read_only: "none", "read_only", "system_inspect",
+	// "workspace_write" or "privileged_passthrough". Empty is "none". A person is shown it with each step.
+	Profile string `protobuf:"bytes,6,opt,name=profile,proto3" json:"profile,omitempty"`
 	// Stands for where steps are carried out, as a digest of the directory and of the file that names the remote hosts; at most 128 bytes.
 	// A command on a host is remembered for the session of the agent in this place alone; without one it is not remembered.
 	Place         string `protobuf:"bytes,7,opt,name=place,proto3" json:"place,omitempty"`
@@ -9062,6 +9065,13 @@ func (x *ServeStart) GetPatches() bool {
 		return x.Patches
 	}
 	return false
+}
+
+func (x *ServeStart) GetProfile() string {
+	if x != nil {
+		return x.Profile
+	}
+	return ""
 }
 
 func (x *ServeStart) GetPlace() string {
@@ -9362,8 +9372,11 @@ type AgentStep struct {
 	Job string `protobuf:"bytes,9,opt,name=job,proto3" json:"job,omitempty"`
 	// What all its processes may take together, in bytes, and how many there may be, on this machine. 0 is as the client bounds
 	// them, -1 is no bound.
-	MaxMemory     int64 `protobuf:"varint,10,opt,name=max_memory,json=maxMemory,proto3" json:"max_memory,omitempty"`
-	MaxProcesses  int64 `protobuf:"varint,11,opt,name=max_processes,json=maxProcesses,proto3" json:"max_processes,omitempty"`
+	MaxMemory    int64 `protobuf:"varint,10,opt,name=max_memory,json=maxMemory,proto3" json:"max_memory,omitempty"`
+	MaxProcesses int64 `protobuf:"varint,11,opt,name=max_processes,json=maxProcesses,proto3" json:"max_processes,omitempty"`
+	// The profile that holds it on this machine, as a person was shown it; a client that would hold it by another one does not run
+	// it. Empty for remote hosts.
+	Profile       string `protobuf:"bytes,12,opt,name=profile,proto3" json:"profile,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9473,6 +9486,13 @@ func (x *AgentStep) GetMaxProcesses() int64 {
 		return x.MaxProcesses
 	}
 	return 0
+}
+
+func (x *AgentStep) GetProfile() string {
+	if x != nil {
+		return x.Profile
+	}
+	return ""
 }
 
 type StepResult struct {
@@ -15681,14 +15701,15 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05start\x18\x01 \x01(\v2\x15.carrel.v1.ServeStartH\x00R\x05start\x12/\n" +
 	"\x06result\x18\x02 \x01(\v2\x15.carrel.v1.StepResultH\x00R\x06result\x122\n" +
 	"\apatched\x18\x03 \x01(\v2\x16.carrel.v1.PatchResultH\x00R\apatchedB\t\n" +
-	"\amessage\"\xa3\x01\n" +
+	"\amessage\"\xbd\x01\n" +
 	"\n" +
 	"ServeStart\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x17\n" +
 	"\atask_id\x18\x02 \x01(\tR\x06taskId\x12\x14\n" +
 	"\x05local\x18\x03 \x01(\bR\x05local\x12\x18\n" +
 	"\aremotes\x18\x04 \x03(\tR\aremotes\x12\x18\n" +
-	"\apatches\x18\x05 \x01(\bR\apatches\x12\x14\n" +
+	"\apatches\x18\x05 \x01(\bR\apatches\x12\x18\n" +
+	"\aprofile\x18\x06 \x01(\tR\aprofile\x12\x14\n" +
 	"\x05place\x18\a \x01(\tR\x05place\"\xd6\x01\n" +
 	"\n" +
 	"AgentPatch\x12\x16\n" +
@@ -15715,7 +15736,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x14\n" +
 	"\x05shown\x18\x03 \x01(\x03R\x05shown\x12\x14\n" +
 	"\x05files\x18\x04 \x03(\tR\x05files\x12\x14\n" +
-	"\x05risks\x18\x05 \x03(\tR\x05risks\"\xa8\x02\n" +
+	"\x05risks\x18\x05 \x03(\tR\x05risks\"\xc2\x02\n" +
 	"\tAgentStep\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x16\n" +
 	"\x06target\x18\x02 \x01(\tR\x06target\x12\x12\n" +
@@ -15731,7 +15752,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\n" +
 	"max_memory\x18\n" +
 	" \x01(\x03R\tmaxMemory\x12#\n" +
-	"\rmax_processes\x18\v \x01(\x03R\fmaxProcesses\"\xd1\x01\n" +
+	"\rmax_processes\x18\v \x01(\x03R\fmaxProcesses\x12\x18\n" +
+	"\aprofile\x18\f \x01(\tR\aprofile\"\xd1\x01\n" +
 	"\n" +
 	"StepResult\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12)\n" +

@@ -20,6 +20,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/removal"
@@ -202,12 +203,17 @@ const (
 	batch = 256
 )
 
+// compiled is an expression that is compiled when it is first used: this package is linked into programs that start often.
+func compiled(text string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
+}
+
 var (
-	object = regexp.MustCompile(`^[0-9a-f]{40}$`)
+	object = compiled(`^[0-9a-f]{40}$`)
 	// taken are names that shells, prompts and git's own commands take for nothing else; git has further
 	// rules, and checks them.
-	taken = regexp.MustCompile(`^refs/(stash|(heads|tags|notes)(/[\pL\pN_+@=#,][\pL\pN._+@=#,-]*)+)$`)
-	kept  = regexp.MustCompile(`^refs/(heads|tags|notes|stash)(/|$)`)
+	taken = compiled(`^refs/(stash|(heads|tags|notes)(/[\pL\pN_+@=#,][\pL\pN._+@=#,-]*)+)$`)
+	kept  = compiled(`^refs/(heads|tags|notes|stash)(/|$)`)
 )
 
 // readRefs reads the refs of a git directory that anybody may have written, and lists those whose names
@@ -216,8 +222,8 @@ func readRefs(own *os.Root) (all refs, odd []string, err error) {
 	all = refs{}
 	put := func(name, value string) {
 		switch {
-		case !object.MatchString(value) || !kept.MatchString(name):
-		case !taken.MatchString(name) || strings.HasSuffix(name, ".lock"):
+		case !object().MatchString(value) || !kept().MatchString(name):
+		case !taken().MatchString(name) || strings.HasSuffix(name, ".lock"):
 			odd = append(odd, name)
 		default:
 			all[name] = value
@@ -245,7 +251,7 @@ func readRefs(own *os.Root) (all refs, odd []string, err error) {
 	}
 	head, err := readFile(own, "HEAD", maxRefBytes)
 	line := strings.TrimSuffix(string(head), "\n")
-	if name, symbolic := strings.CutPrefix(line, "ref: "); symbolic && taken.MatchString(name) || object.MatchString(line) {
+	if name, symbolic := strings.CutPrefix(line, "ref: "); symbolic && taken().MatchString(name) || object().MatchString(line) {
 		all["HEAD"] = line
 	}
 	return all, odd, err

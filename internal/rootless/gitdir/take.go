@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -198,8 +197,8 @@ func (r *Repo) stashed(c change) bool {
 }
 
 var (
-	loose = regexp.MustCompile(`^own/objects/[0-9a-f]{2}/[0-9a-f]{38}$`)
-	pack  = regexp.MustCompile(`^own/objects/pack/pack-[0-9a-f]{40}\.(pack|idx)$`)
+	loose = compiled(`^own/objects/[0-9a-f]{2}/[0-9a-f]{38}$`)
+	pack  = compiled(`^own/objects/pack/pack-[0-9a-f]{40}\.(pack|idx)$`)
 )
 
 // fetch fetches what changed to refs below under, from a repository that has the workspace's objects, and
@@ -214,7 +213,7 @@ func (r *Repo) fetch(ctx context.Context, root *os.Root, list []change, now refs
 	for _, c := range list {
 		fmt.Fprintf(&packed, "%s %s\n", c.now, c.name)
 	}
-	if object.MatchString(now["HEAD"]) {
+	if object().MatchString(now["HEAD"]) {
 		fmt.Fprintf(&packed, "%s refs/detached/HEAD\n", now["HEAD"])
 	}
 	for name, text := range map[string]string{
@@ -229,7 +228,7 @@ func (r *Repo) fetch(ctx context.Context, root *os.Root, list []change, now refs
 		return nil // HEAD alone was changed
 	}
 	err := each(root, "own/objects", 2, func(path string) error {
-		if !loose.MatchString(path) && !pack.MatchString(path) {
+		if !loose().MatchString(path) && !pack().MatchString(path) {
 			return nil
 		}
 		to := "in" + strings.TrimPrefix(path, "own")

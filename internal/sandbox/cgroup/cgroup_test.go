@@ -62,6 +62,8 @@ func TestMain(m *testing.M) {
 		}
 		fmt.Println("end", err)
 		os.Exit(0)
+	case "step": // runs a process in a group of its own, in a group that it was given, until the end of stdin
+		os.Exit(runStep())
 	case "tick": // says something as often as it can be read
 		for {
 			fmt.Println("tick")

@@ -71,6 +71,11 @@ func OpenAny(point, own string) (*Instance, error) {
 	return openDelegated(Mounts{V2: point}, "0::"+own+"\n", nil)
 }
 
+// OpenStepsAny is OpenSteps below the group of a process that is in own of the v2 hierarchy at point, whatever controllers it has.
+func OpenStepsAny(point, own string) (*Steps, error) {
+	return openSteps(Mounts{V2: point}, "0::"+own+"\n", nil)
+}
+
 // OwnersLeft lists the groups of owners in every hierarchy, and how many hierarchies there are.
 func (in *Instance) OwnersLeft() (all []string, hierarchies int) {
 	for _, h := range in.all() {

@@ -2026,6 +2026,9 @@ class ServeStart(Message):
     remotes: list[str] = field(default_factory=list)
     # Patches of files on this machine are carried out.
     patches: bool = False
+    # The profile that holds steps on this machine which are not read_only: "none", "read_only", "system_inspect",
+    # "workspace_write" or "privileged_passthrough". Empty is "none". A person is shown it with each step.
+    profile: str = ""
     # Stands for where steps are carried out, as a digest of the directory and of the file that names the remote hosts; at most 128 bytes.
     # A command on a host is remembered for the session of the agent in this place alone; without one it is not remembered.
     place: str = ""
@@ -2035,6 +2038,7 @@ class ServeStart(Message):
         Field("local", "local", "bool", "one", None),
         Field("remotes", "remotes", "string", "many", None),
         Field("patches", "patches", "bool", "one", None),
+        Field("profile", "profile", "string", "one", None),
         Field("place", "place", "string", "one", None),
     )
 
@@ -2134,6 +2138,9 @@ class AgentStep(Message):
     # them, -1 is no bound.
     max_memory: int = 0
     max_processes: int = 0
+    # The profile that holds it on this machine, as a person was shown it; a client that would hold it by another one does not run
+    # it. Empty for remote hosts.
+    profile: str = ""
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("number", "number", "int64", "one", None),
         Field("target", "target", "string", "one", None),
@@ -2146,6 +2153,7 @@ class AgentStep(Message):
         Field("job", "job", "string", "one", None),
         Field("max_memory", "maxMemory", "int64", "one", None),
         Field("max_processes", "maxProcesses", "int64", "one", None),
+        Field("profile", "profile", "string", "one", None),
     )
 
 

@@ -748,6 +748,7 @@ export const schema = {
     ['local', 'bool', 'one'],
     ['remotes', 'string', 'many'],
     ['patches', 'bool', 'one'],
+    ['profile', 'string', 'one'],
     ['place', 'string', 'one'],
   ],
   AgentPatch: [
@@ -786,6 +787,7 @@ export const schema = {
     ['job', 'string', 'one'],
     ['maxMemory', 'int64', 'one'],
     ['maxProcesses', 'int64', 'one'],
+    ['profile', 'string', 'one'],
   ],
   StepResult: [
     ['number', 'int64', 'one'],

@@ -1679,6 +1679,11 @@ export interface ServeStart {
    */
   patches: boolean;
   /**
+   * The profile that holds steps on this machine which are not read_only: "none", "read_only", "system_inspect",
+   * "workspace_write" or "privileged_passthrough". Empty is "none". A person is shown it with each step.
+   */
+  profile: string;
+  /**
    * Stands for where steps are carried out, as a digest of the directory and of the file that names the remote hosts; at most 128 bytes.
    * A command on a host is remembered for the session of the agent in this place alone; without one it is not remembered.
    */
@@ -1804,6 +1809,11 @@ export interface AgentStep {
    */
   maxMemory: number;
   maxProcesses: number;
+  /**
+   * The profile that holds it on this machine, as a person was shown it; a client that would hold it by another one does not run
+   * it. Empty for remote hosts.
+   */
+  profile: string;
 }
 
 export interface StepResult {
