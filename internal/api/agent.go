@@ -166,16 +166,19 @@ func (h *hosts) Patch(ctx context.Context, p runtime.HostPatch) (out runtime.Hos
 	case err == nil && (r.GetDigest() == "" || p.Digest != "" && r.GetDigest() != p.Digest):
 		return out, errWrong()
 	case len(r.GetDiff()) > maxDiff || len(r.GetFiles()) > maxFiles || len(r.GetRisks()) > maxFiles || len(r.GetId()) > maxDigest ||
-		len(r.GetParts()) > maxFiles:
+		len(r.GetParts()) > maxFiles || len(r.GetMerged()) > maxFiles || len(r.GetMade()) > maxDigest:
 		return out, fmt.Errorf("cannot use the change: it is of more than %d files, or %d bytes where it is shown: %w", maxFiles, maxDiff,
 			errdefs.ErrResourceExhausted)
 	}
-	for _, s := range slices.Concat(r.GetFiles(), r.GetRisks()) {
+	for _, s := range slices.Concat(r.GetFiles(), r.GetRisks(), r.GetMerged()) {
 		if len(s) > maxPath {
 			return out, errWrong()
 		}
 	}
-	out = runtime.HostPatched{Digest: r.GetDigest(), Diff: r.GetDiff(), Files: r.GetFiles(), Risks: r.GetRisks(), ID: r.GetId()}
+	out = runtime.HostPatched{
+		Digest: r.GetDigest(), Diff: r.GetDiff(), Files: r.GetFiles(), Risks: r.GetRisks(), ID: r.GetId(), Merged: r.GetMerged(),
+		Made: r.GetMade(),
+	}
 	for _, part := range r.GetParts() {
 		out.Parts = append(out.Parts, runtime.PatchPart{
 			Path: part.GetPath(), Digest: part.GetDigest(), Shown: int(part.GetShown()), Files: part.GetFiles(), Risks: part.GetRisks(),

@@ -32,7 +32,7 @@ func (g *carryingGate) ServeHosts(ctx context.Context, p principal.Principal, re
 	<-ran.by // the answers may come at once
 	both.Go(func() {
 		p, err := h.Patch(patched, runtime.HostPatch{Text: "a patch"})
-		second = fmt.Sprintf(" %s %s %s %s %v %s %v", p.Digest, p.Diff, p.Files, p.Risks, p.Parts, p.ID, err)
+		second = fmt.Sprintf(" %s %s %s %s %v %s %s %s %v", p.Digest, p.Diff, p.Files, p.Risks, p.Parts, p.ID, p.Merged, p.Made, err)
 	})
 	<-patched.by
 	g.joined.Go(func() {

@@ -81,11 +81,12 @@ var later = []struct {
 			}}},
 			&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Patched{Patched: &carrelv1.PatchResult{
 				Number: 2, Digest: "sha256:aa", Diff: "+b", Files: []string{"/f"}, Risks: []string{"odd"}, Id: "u1", Error: "no",
+				Merged: []string{"m"}, Made: "sha256:cc",
 				Parts: []*carrelv1.PatchPart{{Path: "f", Digest: "sha256:bb", Shown: 2, Files: []string{"/f"}, Risks: []string{"odd"}}},
 			}}},
 		},
 		"out\x00 err\xff 13 read_only /b it is odd: unavailable 137 9 true " +
-			"sha256:aa +b [/f] [odd] [{f sha256:bb 2 [/f] [odd]}] u1 no: unavailable", nil,
+			"sha256:aa +b [/f] [odd] [{f sha256:bb 2 [/f] [odd]}] u1 [m] sha256:cc no: unavailable", nil,
 	},
 	{
 		"PortService.Connect",

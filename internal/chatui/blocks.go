@@ -132,6 +132,8 @@ func (b *planBlock) state(i int) (word, style string) {
 		return word, red
 	case e.Step > 0 && e.Job != "":
 		return "goes on as job " + e.Job, green
+	case e.Step > 0 && e.Merged != "":
+		return "done; merged, as it had changed elsewhere meanwhile: " + e.Merged, green
 	case e.Step > 0:
 		return "done", green
 	case b.over:

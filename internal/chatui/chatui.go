@@ -90,6 +90,8 @@ type (
 		NotBegun string
 		// Job is what it goes on as in the background.
 		Job string
+		// Merged are the files that had changed elsewhere since the plan was shown.
+		Merged string
 		// Stderr, Held and Undo are details.
 		Stderr, Held, Undo string
 	}

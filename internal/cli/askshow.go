@@ -90,6 +90,8 @@ type stepShown struct {
 	Held    string `json:"held"`
 	Undo    string `json:"undo"`
 	Job     string `json:"job"`
+	// Merged are files that had changed elsewhere since the plan was shown.
+	Merged []string `json:"merged"`
 }
 
 // show shows one message of a turn.
@@ -250,7 +252,15 @@ func stepText(s *stepShown) string {
 	if s.Job != "" {
 		return fmt.Sprintf("  %d. %s: runs as job %s\n", s.Step, printable(s.Target), printable(s.Job))
 	}
-	return fmt.Sprintf("  %d. %s: done\n", s.Step, printable(s.Target))
+	return fmt.Sprintf("  %d. %s: done%s\n", s.Step, printable(s.Target), mergedText(s.Merged))
+}
+
+// mergedText says which files a change was merged into.
+func mergedText(files []string) string {
+	if len(files) == 0 {
+		return ""
+	}
+	return "; merged, as it had changed elsewhere meanwhile: " + cut(printable(strings.Join(files, ", ")), 200)
 }
 
 // toolText is a call of a tool in one line.

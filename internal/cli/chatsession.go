@@ -200,6 +200,7 @@ func (s *chatSession) plan(p *planShown) error {
 func (s *chatSession) step(x *stepShown) error {
 	return s.tell(chatui.StepEnd{
 		Step: x.Step, Target: x.Target, Error: x.Error, Code: x.Code, Stderr: x.Stderr, Held: x.Held, Undo: x.Undo, Job: x.Job,
+		Merged: strings.Join(x.Merged, ", "),
 	})
 }
 

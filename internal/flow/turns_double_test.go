@@ -65,12 +65,13 @@ type answerTo struct {
 	Outcome string `json:"outcome"`
 	Why     string `json:"why"`
 	Steps   []struct {
-		Step   int    `json:"step"`
-		Target string `json:"target"`
-		Code   *int   `json:"exit_code"`
-		Error  string `json:"error"`
-		Stdout string `json:"stdout"`
-		Stderr string `json:"stderr"`
+		Step   int      `json:"step"`
+		Target string   `json:"target"`
+		Code   *int     `json:"exit_code"`
+		Error  string   `json:"error"`
+		Stdout string   `json:"stdout"`
+		Merged []string `json:"merged"`
+		Stderr string   `json:"stderr"`
 	} `json:"steps"`
 	NotBegun []struct {
 		Step int    `json:"step"`

@@ -385,7 +385,7 @@ func TestPlanOfAPatch(t *testing.T) {
 					Risks: []string{"f: says what runs"},
 				}
 				if p.Digest != "" {
-					done.ID = "u1"
+					done.ID, done.Merged, done.Made = "u1", []string{"f\n2"}, "sha256:bb"
 					return done, c.err
 				}
 				return done, nil
@@ -399,17 +399,27 @@ func TestPlanOfAPatch(t *testing.T) {
 			if err := h.answerAt(alice, a, c.answer, ""); err != nil {
 				t.Fatal(err)
 			}
-			if r := next(t, told); r.Outcome != c.outcome || !slices.Equal(d.all(), c.ran) {
+			r := next(t, told)
+			if c.outcome == "done" && !slices.Equal(r.Steps[0].Merged, []string{"f 2"}) {
+				t.Errorf("told %+v", r.Steps[0])
+			}
+			if r.Outcome != c.outcome || !slices.Equal(d.all(), c.ran) {
 				t.Errorf("told %+v, ran %q", r, d.all())
 			}
-			kinds := 0
+			kinds, merged := 0, 0
 			for _, r := range h.records()[at:] {
 				if strings.Contains(string(r.Action), "planted-content") {
 					t.Errorf("the record has what is in a file: %s", r.Action)
 				}
+				if strings.Contains(string(r.Data), `"undo":"u1","merged":["f 2"],"made":"sha256:bb"`) {
+					merged++
+				}
 				if r.Type == "intent" && strings.Contains(string(r.Action), `{"kind":"patch.apply","target":"host","digest":"sha256:aa"`) {
 					kinds++
 				}
+			}
+			if c.outcome == "done" && merged != 1 {
+				t.Errorf("%d outcomes say what was merged", merged)
 			}
 			if kinds != len(c.ran[1:])-strings.Count(strings.Join(c.ran, " "), "host:") {
 				t.Errorf("%d changes were recorded", kinds)

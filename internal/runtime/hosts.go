@@ -45,6 +45,10 @@ type HostPatched struct {
 	Parts []PatchPart
 	// ID is what undoes a change that was made.
 	ID string
+	// Merged are paths of the patch: files that had changed since it was computed, but nothing that was shown of them. The change
+	// was made to what they are now, and Made is the digest of that.
+	Merged []string
+	Made   string
 }
 
 // PatchPart is what a change does to one file.

@@ -36,7 +36,7 @@ func OpenPatches(ctx context.Context, dir string, roots ...string) (*Patches, er
 // Do computes a change, or makes it if it is still exactly the one that was computed.
 func (p *Patches) Do(ctx context.Context, x runtime.HostPatch) (out runtime.HostPatched, err error) {
 	done, err := patch.Do(ctx, p.dir, p.roots, patch.Wanted{Text: x.Text, Modes: x.Modes, Only: x.Only, Digest: x.Digest})
-	out.Digest, out.Diff, out.ID = done.Digest, done.Diff, done.ID
+	out.Digest, out.Diff, out.ID, out.Merged, out.Made = done.Digest, done.Diff, done.ID, done.Merged, done.Made
 	for _, part := range done.Parts {
 		out.Files, out.Risks = append(out.Files, part.Files...), append(out.Risks, part.Risks...)
 		out.Parts = append(out.Parts, runtime.PatchPart(part))

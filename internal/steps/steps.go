@@ -141,7 +141,7 @@ func (s *server) patch(ctx context.Context, m *carrelv1.AgentPatch) {
 		defer s.end(m.GetNumber())
 		r, err := s.cfg.Patch(ctx, runtime.HostPatch{Text: string(m.GetText()), Modes: m.GetModes(), Only: m.GetOnly(), Digest: m.GetDigest()})
 		out.Digest, out.Diff, out.Id = r.Digest, text(r.Diff), r.ID
-		out.Files, out.Risks = texts(r.Files), texts(r.Risks)
+		out.Files, out.Risks, out.Merged, out.Made = texts(r.Files), texts(r.Risks), texts(r.Merged), r.Made
 		for _, p := range r.Parts {
 			out.Parts = append(out.Parts, &carrelv1.PatchPart{
 				Path: text(p.Path), Digest: p.Digest, Shown: int64(p.Shown), Files: texts(p.Files), Risks: texts(p.Risks),

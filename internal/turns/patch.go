@@ -102,7 +102,7 @@ func (t *Turns) apply(ctx context.Context, turn *Turn, s *step, out StepResult) 
 		return out
 	}
 	code := 0
-	out.Code, out.Undo = &code, done.ID
+	out.Code, out.Undo, out.Merged = &code, done.ID, oneLines(done.Merged)
 	return out
 }
 
@@ -116,11 +116,23 @@ func (t *Turns) make(ctx context.Context, turn *Turn, s *step) (done runtime.Hos
 	}
 	return done, a.Do(ctx, func(ctx context.Context, _ permit.Permit) (any, error) {
 		done, err = t.patchOn(ctx, turn, s, s.patch.op, s.patch.change)
-		return changed{Undo: done.ID}, err
+		return changed{done.ID, oneLines(done.Merged), done.Made}, err
 	})
 }
 
 // changed is what the outcome of a change to files says in the record.
 type changed struct {
 	Undo string `json:"undo,omitempty"`
+	// Merged are files that had changed since the question, but nothing that was shown of them, and Made is the digest of what
+	// was made.
+	Merged []string `json:"merged,omitempty"`
+	Made   string   `json:"made,omitempty"`
+}
+
+// oneLines are names, each on one line.
+func oneLines(names []string) (all []string) {
+	for _, n := range names {
+		all = append(all, oneLine(n))
+	}
+	return all
 }

@@ -9158,7 +9158,11 @@ type PatchResult struct {
 	// Why it cannot be done. At most 4 KiB.
 	Error string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
 	// What is done to each file, in the order of diff. None: the change can be approved as a whole only.
-	Parts         []*PatchPart `protobuf:"bytes,8,rep,name=parts,proto3" json:"parts,omitempty"`
+	Parts []*PatchPart `protobuf:"bytes,8,rep,name=parts,proto3" json:"parts,omitempty"`
+	// Of a change that was made: the paths in the patch of files that had changed since it was computed and hold all that was
+	// shown. It was made to what they are now, and made is the digest of that; digest is the one that was approved.
+	Merged        []string `protobuf:"bytes,9,rep,name=merged,proto3" json:"merged,omitempty"`
+	Made          string   `protobuf:"bytes,10,opt,name=made,proto3" json:"made,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9247,6 +9251,20 @@ func (x *PatchResult) GetParts() []*PatchPart {
 		return x.Parts
 	}
 	return nil
+}
+
+func (x *PatchResult) GetMerged() []string {
+	if x != nil {
+		return x.Merged
+	}
+	return nil
+}
+
+func (x *PatchResult) GetMade() string {
+	if x != nil {
+		return x.Made
+	}
+	return ""
 }
 
 // PatchPart is what a change does to one file.
@@ -15390,7 +15408,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\n" +
 	"ModesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\xcf\x01\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\xfb\x01\n" +
 	"\vPatchResult\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +
@@ -15399,7 +15417,10 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05risks\x18\x05 \x03(\tR\x05risks\x12\x0e\n" +
 	"\x02id\x18\x06 \x01(\tR\x02id\x12\x14\n" +
 	"\x05error\x18\a \x01(\tR\x05error\x12*\n" +
-	"\x05parts\x18\b \x03(\v2\x14.carrel.v1.PatchPartR\x05parts\"y\n" +
+	"\x05parts\x18\b \x03(\v2\x14.carrel.v1.PatchPartR\x05parts\x12\x16\n" +
+	"\x06merged\x18\t \x03(\tR\x06merged\x12\x12\n" +
+	"\x04made\x18\n" +
+	" \x01(\tR\x04made\"y\n" +
 	"\tPatchPart\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x14\n" +

@@ -2073,6 +2073,10 @@ class PatchResult(Message):
     error: str = ""
     # What is done to each file, in the order of diff. None: the change can be approved as a whole only.
     parts: list[PatchPart] = field(default_factory=list)
+    # Of a change that was made: the paths in the patch of files that had changed since it was computed and hold all that was
+    # shown. It was made to what they are now, and made is the digest of that; digest is the one that was approved.
+    merged: list[str] = field(default_factory=list)
+    made: str = ""
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("number", "number", "int64", "one", None),
         Field("digest", "digest", "string", "one", None),
@@ -2082,6 +2086,8 @@ class PatchResult(Message):
         Field("id", "id", "string", "one", None),
         Field("error", "error", "string", "one", None),
         Field("parts", "parts", "message", "many", "PatchPart"),
+        Field("merged", "merged", "string", "many", None),
+        Field("made", "made", "string", "one", None),
     )
 
 

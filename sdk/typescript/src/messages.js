@@ -765,6 +765,8 @@ export const schema = {
     ['id', 'string', 'one'],
     ['error', 'string', 'one'],
     ['parts', 'message', 'many', 'PatchPart'],
+    ['merged', 'string', 'many'],
+    ['made', 'string', 'one'],
   ],
   PatchPart: [
     ['path', 'string', 'one'],

@@ -1733,6 +1733,12 @@ export interface PatchResult {
    * What is done to each file, in the order of diff. None: the change can be approved as a whole only.
    */
   parts: PatchPart[];
+  /**
+   * Of a change that was made: the paths in the patch of files that had changed since it was computed and hold all that was
+   * shown. It was made to what they are now, and made is the digest of that; digest is the one that was approved.
+   */
+  merged: string[];
+  made: string;
 }
 
 /**
