@@ -3,7 +3,6 @@ package patch
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 )
 
@@ -55,10 +54,7 @@ func Do(ctx context.Context, dir string, in Roots, w Wanted) (out Done, err erro
 	if err != nil {
 		return out, err
 	}
-	in.Modes = make(map[string]fs.FileMode, len(w.Modes))
-	for name, bits := range w.Modes {
-		in.Modes[name] = fs.FileMode(bits).Perm()
-	}
+	in.Modes = w.modes()
 	whole, err := Read(ctx, in, parsed)
 	ready := whole
 	if err == nil && len(w.Only) > 0 {
@@ -84,13 +80,10 @@ func Do(ctx context.Context, dir string, in Roots, w Wanted) (out Done, err erro
 		}
 	}
 	if w.Digest == "" {
-		out.Digest = ready.Digest()
-		if out.Diff, out.Parts = ready.parts(); len(out.Diff) > maxDiff {
-			return Done{}, fmt.Errorf("cannot show the change: it takes %d bytes, and at most %d are shown to a person; change less "+
-				"at once", len(out.Diff), maxDiff)
+		if out, err = ready.Shown(); err == nil {
+			whole.keep(dir, keptName(in, w))
 		}
-		whole.keep(dir, keptName(in, w))
-		return out, nil
+		return out, err
 	}
 	out.Digest = w.Digest
 	out.ID, err = ready.Apply(ctx, dir)
@@ -100,6 +93,16 @@ func Do(ctx context.Context, dir string, in Roots, w Wanted) (out Done, err erro
 		}
 	}
 	return out, err
+}
+
+// Shown is the change as a person is shown it. It is an error if it is more than a person reads.
+func (p *Prepared) Shown() (out Done, err error) {
+	out.Digest = p.Digest()
+	if out.Diff, out.Parts = p.parts(); len(out.Diff) > maxDiff {
+		return Done{}, fmt.Errorf("cannot show the change: it takes %d bytes, and at most %d are shown to a person; change less at once",
+			len(out.Diff), maxDiff)
+	}
+	return out, nil
 }
 
 // isIn reports whether a place is in the directory of journals and backups.
