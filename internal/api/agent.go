@@ -55,7 +55,7 @@ func (s agents) serve(ctx context.Context, stream *serving) error {
 	}
 	h := &hosts{
 		sender: sender[carrelv1.ServeResponse]{await: s.await(ctx), stream: stream}, local: start.GetLocal(), remotes: start.GetRemotes(),
-		patches: start.GetPatches(), waiting: map[int64]chan<- *carrelv1.ServeRequest{},
+		patches: start.GetPatches(), remotePatches: start.GetRemotePatches(), waiting: map[int64]chan<- *carrelv1.ServeRequest{},
 	}
 	leave, over, err := s.gate.ServeHosts(ctx, authn.FromContext(ctx), ref, task, h)
 	if err != nil {
@@ -98,8 +98,8 @@ func checkRemotes(names []string) error {
 type hosts struct {
 	sender[carrelv1.ServeResponse]
 
-	local, patches bool
-	remotes        []string
+	local, patches, remotePatches bool
+	remotes                       []string
 
 	steps   sync.Mutex
 	last    int64
@@ -120,6 +120,9 @@ func errGone() error {
 
 // Patches implements runtime.Hosts.
 func (h *hosts) Patches() bool { return h.patches }
+
+// RemotePatches implements runtime.Hosts.
+func (h *hosts) RemotePatches() bool { return h.remotePatches }
 
 // RunOn implements runtime.Hosts.
 func (h *hosts) RunOn(ctx context.Context, c runtime.HostCommand) (runtime.HostResult, error) {
@@ -150,7 +153,7 @@ func targetOf(c runtime.HostCommand) string {
 func (h *hosts) Patch(ctx context.Context, p runtime.HostPatch) (out runtime.HostPatched, err error) {
 	m, err := h.ask(ctx, func(number int64) *carrelv1.ServeResponse {
 		return &carrelv1.ServeResponse{Message: &carrelv1.ServeResponse_Patch{Patch: &carrelv1.AgentPatch{
-			Number: number, Text: []byte(p.Text), Modes: p.Modes, Digest: p.Digest, Only: p.Only,
+			Number: number, Text: []byte(p.Text), Modes: p.Modes, Digest: p.Digest, Only: p.Only, Remote: p.Remote,
 		}}}
 	})
 	if err != nil {

@@ -74,7 +74,9 @@ var later = []struct {
 	{
 		"AgentService.Serve",
 		[]proto.Message{
-			&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Start{Start: &carrelv1.ServeStart{Workspace: "demo", TaskId: string(ranID)}}},
+			&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Start{Start: &carrelv1.ServeStart{
+				Workspace: "demo", TaskId: string(ranID), RemotePatches: true,
+			}}},
 			&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Result{Result: &carrelv1.StepResult{
 				Number: 1, Status: &carrelv1.Status{Code: 137, Signal: 9, TimedOut: true}, Stdout: []byte("out\x00and more"), Stderr: []byte("err\xff"),
 				Lost: 5, Held: "read_only", Error: "it is odd", Path: "/b",

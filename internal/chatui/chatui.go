@@ -31,7 +31,7 @@ type Session interface {
 	// Shell runs a command of the person's own, outside of everything, and returns what it printed. tell: the agent is told
 	// with the next question. Without a command it tells of the last one.
 	Shell(ctx context.Context, command string, tell bool) (output string, err error)
-	// Complete returns what a word at the cursor may become.
+	// Complete returns what a word at the cursor may become, or a line /undo up to the cursor.
 	Complete(word string) []string
 }
 

@@ -13,7 +13,7 @@ const helpText = `Type a question and press enter. What you enter while a turn r
 
   enter            send; alt+enter, ctrl+j  begin another line
   up, down         what was entered before; at an empty line, up takes back what is queued
-  tab              complete /commands, @files and @hosts
+  tab              complete /commands, @files and @hosts, and where /undo is meant
   esc              stop the turn, and ask what is queued at once
   ctrl+c           stop; at an empty line leave, as ctrl+d does
   pgup, pgdn       read
@@ -35,7 +35,9 @@ const CommandsHelp = `  /new        begin anew: what was said is not told any mo
   /on         say where commands may run
   /tools      say what the agent has to work with
   /job        show the jobs that run in the background
-  /undo [ID]  list changes to files, or undo one
+  /undo [ID]  list changes to files of this machine, or undo one
+  /undo workspace NAME [ID], /undo remote NAME [ID]  those of a workspace or a
+              remote host; /undo --on NAME is a workspace too
   /memory     list the notes that the agent is told when a session begins
   /remember TEXT  keep such a note; without a text, the one that the agent proposed
   /forget N   forget a note
@@ -310,6 +312,9 @@ func (m *Model) complete() {
 				all = append(all, c)
 			}
 		}
+	case strings.HasPrefix(m.line.before(), "/undo "):
+		word = m.line.before()
+		all = m.s.Complete(word)
 	case strings.HasPrefix(word, "@"):
 		all = m.s.Complete(word)
 	}

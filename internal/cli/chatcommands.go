@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"slices"
@@ -61,7 +60,7 @@ func (k *asker) command(ctx context.Context, line string) (text string, leave bo
 		text, err = k.memoryCommand(name, arg)
 		return text, false, err
 	case "/undo":
-		text, err = undoText(ctx, arg)
+		text, err = k.undoText(ctx, arg)
 		return text, false, err
 	case "/quit":
 		return "", true, nil
@@ -85,44 +84,6 @@ func (k *asker) jobs(ctx context.Context) (text string, err error) {
 		text = "there are no background jobs on hosts\n"
 	}
 	return text + "carrel job shows, follows and stops them", err
-}
-
-// undoText undoes a change to files, or lists them.
-func undoText(ctx context.Context, change string) (string, error) {
-	dir, err := patchesDir()
-	if err != nil {
-		return "", err
-	}
-	if change != "" {
-		id, err := steps.Undo(ctx, dir, change)
-		if err != nil {
-			return "", err
-		}
-		return fmt.Sprintf("undone; /undo %s does it again", id), nil
-	}
-	all, err := steps.Changes(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the first change makes it
-		return "", err
-	}
-	if len(all) == 0 {
-		return "no files were changed", nil
-	}
-	var b strings.Builder
-	for _, r := range all {
-		fmt.Fprintf(&b, "%s  %-12s%s\n", r.ID, changeState(r.Conflict, r.Undone), strings.Join(r.Places, " "))
-	}
-	return b.String(), nil
-}
-
-// changeState is the state of a change to files, in words.
-func changeState(conflict, undone bool) string {
-	switch {
-	case conflict:
-		return "in conflict"
-	case undone:
-		return "undone"
-	}
-	return "made"
 }
 
 // shellDelay is how long what a command left running may go on printing.

@@ -24,6 +24,8 @@ type hostsDouble struct {
 
 	// patch is what becomes of a change to files; without it there are none.
 	patch func(runtime.HostPatch) (runtime.HostPatched, error)
+	// remotely says whether it takes changes for remote hosts, if it takes any; nil is yes.
+	remotely func() bool
 
 	mu  sync.Mutex
 	ran []string
@@ -45,6 +47,10 @@ func (d *hostsDouble) RunOn(ctx context.Context, c runtime.HostCommand) (runtime
 }
 
 func (d *hostsDouble) Patches() bool { return d.patch != nil }
+
+func (d *hostsDouble) RemotePatches() bool {
+	return d.patch != nil && (d.remotely == nil || d.remotely())
+}
 
 func (d *hostsDouble) Patch(_ context.Context, p runtime.HostPatch) (runtime.HostPatched, error) {
 	d.mu.Lock()

@@ -20,12 +20,16 @@ type Hosts interface {
 	RunOn(ctx context.Context, c HostCommand) (HostResult, error)
 	// Patches reports whether changes to files on this machine are carried out.
 	Patches() bool
-	// Patch computes a change to files on this machine, or makes it.
+	// RemotePatches reports whether changes to files on remote hosts are carried out.
+	RemotePatches() bool
+	// Patch computes a change to files on this machine or a remote host, or makes it.
 	Patch(ctx context.Context, p HostPatch) (HostPatched, error)
 }
 
 // HostPatch is a change to files.
 type HostPatch struct {
+	// Remote is the remote host that they are on, "" for this machine.
+	Remote string
 	// Text is a unified diff, or in the apply_patch grammar. Modes are permission bits by paths of it.
 	Text  string
 	Modes map[string]uint32

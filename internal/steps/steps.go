@@ -37,8 +37,8 @@ type Config struct {
 	Remotes []string
 	// Background begins commands that outlive this process, on this machine if Local is set and on the hosts of Remotes.
 	Background Run
-	// Patch computes changes to files on this machine, and makes them.
-	Patch Change
+	// Patch computes changes to files on this machine, and makes them; RemotePatch does so on the hosts that Remotes names.
+	Patch, RemotePatch Change
 }
 
 // Change computes a change to files, or makes one that was computed.
@@ -61,6 +61,7 @@ func Serve(ctx context.Context, stream *Stream, workspace, task string, cfg Conf
 	defer context.AfterFunc(ctx, s.hangUp)()
 	if err := s.send(&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Start{Start: &carrelv1.ServeStart{
 		Workspace: workspace, TaskId: task, Local: cfg.Local != nil, Remotes: cfg.Remotes, Patches: cfg.Patch != nil,
+		RemotePatches: cfg.RemotePatch != nil,
 	}}}); err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("cannot serve the steps of task %s: %w", task, err)
 	}
@@ -131,15 +132,23 @@ func (s *server) patch(ctx context.Context, m *carrelv1.AgentPatch) {
 		_ = s.send(&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Patched{Patched: out}}) // a daemon that has gone knows why
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	if s.cfg.Patch == nil || !s.note(m.GetNumber(), cancel) {
+	change := s.cfg.Patch
+	if on := m.GetRemote(); on != "" {
+		if change = s.cfg.RemotePatch; !slices.Contains(s.cfg.Remotes, on) {
+			change = nil
+		}
+	}
+	if change == nil || !s.note(m.GetNumber(), cancel) {
 		cancel()
-		out.Error = "it was not done: this client changes no files, too much is done at once, or its number is in use"
+		out.Error = "it was not done: this client changes no files there, too much is done at once, or its number is in use"
 		reply()
 		return
 	}
 	s.all.Go(func() {
 		defer s.end(m.GetNumber())
-		r, err := s.cfg.Patch(ctx, runtime.HostPatch{Text: string(m.GetText()), Modes: m.GetModes(), Only: m.GetOnly(), Digest: m.GetDigest()})
+		r, err := change(ctx, runtime.HostPatch{
+			Remote: m.GetRemote(), Text: string(m.GetText()), Modes: m.GetModes(), Only: m.GetOnly(), Digest: m.GetDigest(),
+		})
 		out.Digest, out.Diff, out.Id = r.Digest, text(r.Diff), r.ID
 		out.Files, out.Risks, out.Merged, out.Made = texts(r.Files), texts(r.Risks), texts(r.Merged), r.Made
 		for _, p := range r.Parts {

@@ -8991,7 +8991,9 @@ type ServeStart struct {
 	// The names of the remote hosts that there are, at most 4096 of at most 64 bytes.
 	Remotes []string `protobuf:"bytes,4,rep,name=remotes,proto3" json:"remotes,omitempty"`
 	// Patches of files on this machine are carried out.
-	Patches       bool `protobuf:"varint,5,opt,name=patches,proto3" json:"patches,omitempty"`
+	Patches bool `protobuf:"varint,5,opt,name=patches,proto3" json:"patches,omitempty"`
+	// Patches of files on the remote hosts are carried out.
+	RemotePatches bool `protobuf:"varint,6,opt,name=remote_patches,json=remotePatches,proto3" json:"remote_patches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9061,7 +9063,14 @@ func (x *ServeStart) GetPatches() bool {
 	return false
 }
 
-// AgentPatch is a change to files on the client's machine. It is computed first, and made once it was approved.
+func (x *ServeStart) GetRemotePatches() bool {
+	if x != nil {
+		return x.RemotePatches
+	}
+	return false
+}
+
+// AgentPatch is a change to files on the client's machine, or on a remote host. It is computed first, and made once it was approved.
 type AgentPatch struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Number int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -9072,7 +9081,10 @@ type AgentPatch struct {
 	// Empty to compute what would be done and change nothing; else do it, if it is exactly this.
 	Digest string `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Only the part about these files is meant, by their paths in the patch. Empty is all of it.
-	Only          []string `protobuf:"bytes,5,rep,name=only,proto3" json:"only,omitempty"`
+	Only []string `protobuf:"bytes,5,rep,name=only,proto3" json:"only,omitempty"`
+	// The remote host, as the client gave its name; empty is the client's machine. It is set only for a client that has said
+	// remote_patches.
+	Remote        string `protobuf:"bytes,6,opt,name=remote,proto3" json:"remote,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9140,6 +9152,13 @@ func (x *AgentPatch) GetOnly() []string {
 		return x.Only
 	}
 	return nil
+}
+
+func (x *AgentPatch) GetRemote() string {
+	if x != nil {
+		return x.Remote
+	}
+	return ""
 }
 
 type PatchResult struct {
@@ -15390,21 +15409,23 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05start\x18\x01 \x01(\v2\x15.carrel.v1.ServeStartH\x00R\x05start\x12/\n" +
 	"\x06result\x18\x02 \x01(\v2\x15.carrel.v1.StepResultH\x00R\x06result\x122\n" +
 	"\apatched\x18\x03 \x01(\v2\x16.carrel.v1.PatchResultH\x00R\apatchedB\t\n" +
-	"\amessage\"\x8d\x01\n" +
+	"\amessage\"\xb4\x01\n" +
 	"\n" +
 	"ServeStart\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x17\n" +
 	"\atask_id\x18\x02 \x01(\tR\x06taskId\x12\x14\n" +
 	"\x05local\x18\x03 \x01(\bR\x05local\x12\x18\n" +
 	"\aremotes\x18\x04 \x03(\tR\aremotes\x12\x18\n" +
-	"\apatches\x18\x05 \x01(\bR\apatches\"\xd6\x01\n" +
+	"\apatches\x18\x05 \x01(\bR\apatches\x12%\n" +
+	"\x0eremote_patches\x18\x06 \x01(\bR\rremotePatches\"\xee\x01\n" +
 	"\n" +
 	"AgentPatch\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\fR\x04text\x126\n" +
 	"\x05modes\x18\x03 \x03(\v2 .carrel.v1.AgentPatch.ModesEntryR\x05modes\x12\x16\n" +
 	"\x06digest\x18\x04 \x01(\tR\x06digest\x12\x12\n" +
-	"\x04only\x18\x05 \x03(\tR\x04only\x1a8\n" +
+	"\x04only\x18\x05 \x03(\tR\x04only\x12\x16\n" +
+	"\x06remote\x18\x06 \x01(\tR\x06remote\x1a8\n" +
 	"\n" +
 	"ModesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +

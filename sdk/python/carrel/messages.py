@@ -2026,18 +2026,21 @@ class ServeStart(Message):
     remotes: list[str] = field(default_factory=list)
     # Patches of files on this machine are carried out.
     patches: bool = False
+    # Patches of files on the remote hosts are carried out.
+    remote_patches: bool = False
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("workspace", "workspace", "string", "one", None),
         Field("task_id", "taskId", "string", "one", None),
         Field("local", "local", "bool", "one", None),
         Field("remotes", "remotes", "string", "many", None),
         Field("patches", "patches", "bool", "one", None),
+        Field("remote_patches", "remotePatches", "bool", "one", None),
     )
 
 
 @dataclass(kw_only=True)
 class AgentPatch(Message):
-    """AgentPatch is a change to files on the client's machine. It is computed first, and made once it was approved."""
+    """AgentPatch is a change to files on the client's machine, or on a remote host. It is computed first, and made once it was approved."""
     number: int = 0
     # A unified diff, or the apply_patch grammar of coding agents. At most 256 KiB.
     text: bytes = b""
@@ -2047,12 +2050,16 @@ class AgentPatch(Message):
     digest: str = ""
     # Only the part about these files is meant, by their paths in the patch. Empty is all of it.
     only: list[str] = field(default_factory=list)
+    # The remote host, as the client gave its name; empty is the client's machine. It is set only for a client that has said
+    # remote_patches.
+    remote: str = ""
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("number", "number", "int64", "one", None),
         Field("text", "text", "bytes", "one", None),
         Field("modes", "modes", "message", "map", None),
         Field("digest", "digest", "string", "one", None),
         Field("only", "only", "string", "many", None),
+        Field("remote", "remote", "string", "one", None),
     )
 
 

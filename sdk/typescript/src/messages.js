@@ -748,6 +748,7 @@ export const schema = {
     ['local', 'bool', 'one'],
     ['remotes', 'string', 'many'],
     ['patches', 'bool', 'one'],
+    ['remotePatches', 'bool', 'one'],
   ],
   AgentPatch: [
     ['number', 'int64', 'one'],
@@ -755,6 +756,7 @@ export const schema = {
     ['modes', 'message', 'map'],
     ['digest', 'string', 'one'],
     ['only', 'string', 'many'],
+    ['remote', 'string', 'one'],
   ],
   PatchResult: [
     ['number', 'int64', 'one'],

@@ -1678,10 +1678,14 @@ export interface ServeStart {
    * Patches of files on this machine are carried out.
    */
   patches: boolean;
+  /**
+   * Patches of files on the remote hosts are carried out.
+   */
+  remotePatches: boolean;
 }
 
 /**
- * AgentPatch is a change to files on the client's machine. It is computed first, and made once it was approved.
+ * AgentPatch is a change to files on the client's machine, or on a remote host. It is computed first, and made once it was approved.
  */
 export interface AgentPatch {
   number: number;
@@ -1701,6 +1705,11 @@ export interface AgentPatch {
    * Only the part about these files is meant, by their paths in the patch. Empty is all of it.
    */
   only: string[];
+  /**
+   * The remote host, as the client gave its name; empty is the client's machine. It is set only for a client that has said
+   * remote_patches.
+   */
+  remote: string;
 }
 
 export interface PatchResult {
