@@ -64,7 +64,7 @@ func (s agents) serve(ctx context.Context, stream *serving) error {
 	}
 	h := &hosts{
 		sender: sender[carrelv1.ServeResponse]{await: s.await(ctx), stream: stream}, local: start.GetLocal(), remotes: start.GetRemotes(),
-		patches: start.GetPatches(), profile: profile, place: start.GetPlace(),
+		patches: start.GetPatches(), remotePatches: start.GetRemotePatches(), profile: profile, place: start.GetPlace(),
 		waiting: map[int64]chan<- *carrelv1.ServeRequest{},
 	}
 	leave, over, err := s.gate.ServeHosts(ctx, authn.FromContext(ctx), ref, task, h)
@@ -108,10 +108,9 @@ func checkRemotes(names []string) error {
 type hosts struct {
 	sender[carrelv1.ServeResponse]
 
-	local, patches bool
-	profile        string
-	remotes        []string
-	place          string
+	local, patches, remotePatches bool
+	profile, place                string
+	remotes                       []string
 
 	steps   sync.Mutex
 	last    int64
@@ -138,6 +137,9 @@ func errGone() error {
 
 // Patches implements runtime.Hosts.
 func (h *hosts) Patches() bool { return h.patches }
+
+// RemotePatches implements runtime.Hosts.
+func (h *hosts) RemotePatches() bool { return h.remotePatches }
 
 // RunOn implements runtime.Hosts.
 func (h *hosts) RunOn(ctx context.Context, c runtime.HostCommand) (runtime.HostResult, error) {
@@ -169,7 +171,7 @@ func targetOf(c runtime.HostCommand) string {
 func (h *hosts) Patch(ctx context.Context, p runtime.HostPatch) (out runtime.HostPatched, err error) {
 	m, err := h.ask(ctx, func(number int64) *carrelv1.ServeResponse {
 		return &carrelv1.ServeResponse{Message: &carrelv1.ServeResponse_Patch{Patch: &carrelv1.AgentPatch{
-			Number: number, Text: []byte(p.Text), Modes: p.Modes, Digest: p.Digest, Only: p.Only,
+			Number: number, Text: []byte(p.Text), Modes: p.Modes, Digest: p.Digest, Only: p.Only, Remote: p.Remote,
 		}}}
 	})
 	if err != nil {
@@ -185,16 +187,19 @@ func (h *hosts) Patch(ctx context.Context, p runtime.HostPatch) (out runtime.Hos
 	case err == nil && (r.GetDigest() == "" || p.Digest != "" && r.GetDigest() != p.Digest):
 		return out, errWrong()
 	case len(r.GetDiff()) > maxDiff || len(r.GetFiles()) > maxFiles || len(r.GetRisks()) > maxFiles || len(r.GetId()) > maxDigest ||
-		len(r.GetParts()) > maxFiles:
+		len(r.GetParts()) > maxFiles || len(r.GetMerged()) > maxFiles || len(r.GetMade()) > maxDigest:
 		return out, fmt.Errorf("cannot use the change: it is of more than %d files, or %d bytes where it is shown: %w", maxFiles, maxDiff,
 			errdefs.ErrResourceExhausted)
 	}
-	for _, s := range slices.Concat(r.GetFiles(), r.GetRisks()) {
+	for _, s := range slices.Concat(r.GetFiles(), r.GetRisks(), r.GetMerged()) {
 		if len(s) > maxPath {
 			return out, errWrong()
 		}
 	}
-	out = runtime.HostPatched{Digest: r.GetDigest(), Diff: r.GetDiff(), Files: r.GetFiles(), Risks: r.GetRisks(), ID: r.GetId()}
+	out = runtime.HostPatched{
+		Digest: r.GetDigest(), Diff: r.GetDiff(), Files: r.GetFiles(), Risks: r.GetRisks(), ID: r.GetId(), Merged: r.GetMerged(),
+		Made: r.GetMade(),
+	}
 	for _, part := range r.GetParts() {
 		out.Parts = append(out.Parts, runtime.PatchPart{
 			Path: part.GetPath(), Digest: part.GetDigest(), Shown: int(part.GetShown()), Files: part.GetFiles(), Risks: part.GetRisks(),

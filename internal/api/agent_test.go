@@ -31,8 +31,8 @@ func (g *carryingGate) ServeHosts(ctx context.Context, p principal.Principal, re
 	})
 	<-ran.by // the answers may come at once
 	both.Go(func() {
-		p, err := h.Patch(patched, runtime.HostPatch{Text: "a patch"})
-		second = fmt.Sprintf(" %s %s %s %s %v %s %v", p.Digest, p.Diff, p.Files, p.Risks, p.Parts, p.ID, err)
+		p, err := h.Patch(patched, runtime.HostPatch{Text: "a patch", Remote: "web-1"})
+		second = fmt.Sprintf(" %s %s %s %s %v %s %s %s %v", p.Digest, p.Diff, p.Files, p.Risks, p.Parts, p.ID, p.Merged, p.Made, err)
 	})
 	<-patched.by
 	g.joined.Go(func() {

@@ -74,18 +74,21 @@ var later = []struct {
 	{
 		"AgentService.Serve",
 		[]proto.Message{
-			&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Start{Start: &carrelv1.ServeStart{Workspace: "demo", TaskId: string(ranID)}}},
+			&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Start{Start: &carrelv1.ServeStart{
+				Workspace: "demo", TaskId: string(ranID), RemotePatches: true,
+			}}},
 			&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Result{Result: &carrelv1.StepResult{
 				Number: 1, Status: &carrelv1.Status{Code: 137, Signal: 9, TimedOut: true}, Stdout: []byte("out\x00and more"), Stderr: []byte("err\xff"),
 				Lost: 5, Held: "read_only", Error: "it is odd", Path: "/b",
 			}}},
 			&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Patched{Patched: &carrelv1.PatchResult{
 				Number: 2, Digest: "sha256:aa", Diff: "+b", Files: []string{"/f"}, Risks: []string{"odd"}, Id: "u1", Error: "no",
+				Merged: []string{"m"}, Made: "sha256:cc",
 				Parts: []*carrelv1.PatchPart{{Path: "f", Digest: "sha256:bb", Shown: 2, Files: []string{"/f"}, Risks: []string{"odd"}}},
 			}}},
 		},
 		"out\x00 err\xff 13 read_only /b it is odd: unavailable 137 9 true " +
-			"sha256:aa +b [/f] [odd] [{f sha256:bb 2 [/f] [odd]}] u1 no: unavailable", nil,
+			"sha256:aa +b [/f] [odd] [{f sha256:bb 2 [/f] [odd]}] u1 [m] sha256:cc no: unavailable", nil,
 	},
 	{
 		"PortService.Connect",

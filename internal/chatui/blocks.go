@@ -139,6 +139,8 @@ func (b *planBlock) state(i int) (word, style string) {
 		return word, red
 	case e.Step > 0 && e.Job != "":
 		return b.lang.Say(words.StateJob, e.Job), green
+	case e.Step > 0 && e.Merged != "":
+		return b.lang.Say(words.StepMerged, e.Merged), green
 	case e.Step > 0:
 		return b.lang.Say(words.StepDone), green
 	case b.over:

@@ -33,7 +33,7 @@ type Session interface {
 	// Shell runs a command of the person's own, outside of everything, and returns what it printed. tell: the agent is told
 	// with the next question. Without a command it tells of the last one.
 	Shell(ctx context.Context, command string, tell bool) (output string, err error)
-	// Complete returns what a word at the cursor may become.
+	// Complete returns what a word at the cursor may become, or a line /undo up to the cursor.
 	Complete(word string) []string
 }
 
@@ -93,6 +93,8 @@ type (
 		NotBegun string
 		// Job is what it goes on as in the background.
 		Job string
+		// Merged are the files that had changed elsewhere since the plan was shown.
+		Merged string
 		// Stderr, Held and Undo are details.
 		Stderr, Held, Undo string
 	}

@@ -83,7 +83,7 @@ func (s *session) Shell(_ context.Context, command string, tell bool) (string, e
 
 func (s *session) Complete(word string) []string {
 	var out []string
-	for _, w := range []string{"@file.txt", "@files/", "@web-1"} {
+	for _, w := range []string{"@file.txt", "@files/", "@web-1", "/undo workspace", "/undo workspace demo"} {
 		if strings.HasPrefix(w, word) {
 			out = append(out, w)
 		}
@@ -429,12 +429,16 @@ func TestCommands(t *testing.T) {
 		s.shows("did /plan", "m2")
 		s.keys("!ls", "enter", "!!ls -l", "enter")
 		s.shows(`printed\x1b[2J`, "the agent is told")
+		s.keys("ctrl+u", "/undo w", "tab")
+		s.shows("/undo workspace")
+		s.keys(" dem", "tab", "p-1", "enter")
+		s.called("command /plan", "shell ls false", "shell ls -l true", "command /undo workspace demo p-1")
 		s.keys("see @fi", "tab")
 		s.shows("@file.txt  @files/", "you> see @file")
 		s.keys("s", "tab")
 		s.shows("you> see @files/")
 		s.keys("ctrl+u", "see @w", "tab", "now", "enter")
-		s.called("command /plan", "shell ls false", "shell ls -l true", "ask see @web-1 now")
+		s.called("command /plan", "shell ls false", "shell ls -l true", "command /undo workspace demo p-1", "ask see @web-1 now")
 		s.send(tea.PasteMsg{Content: "a\r\nb\x1b\tc"})
 		s.keys("ctrl+j", "d", "enter", "esc")
 		if got := s.s.said(); !strings.HasSuffix(got, "ask a\nb\tc\nd") {

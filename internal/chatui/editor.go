@@ -154,6 +154,9 @@ func (e *editor) key(name, text string) {
 	}
 }
 
+// before is the text before the cursor.
+func (e *editor) before() string { return string(e.text[:e.at]) }
+
 // word is what is left of the cursor without a blank.
 func (e *editor) word() string {
 	i := e.at

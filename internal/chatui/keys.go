@@ -276,6 +276,9 @@ func (m *Model) complete() {
 				all = append(all, c)
 			}
 		}
+	case strings.HasPrefix(m.line.before(), "/undo "):
+		word = m.line.before()
+		all = m.s.Complete(word)
 	case strings.HasPrefix(word, "@"):
 		all = m.s.Complete(word)
 	}

@@ -293,10 +293,22 @@ func (t *editorTeller) ask(ctx context.Context, m *carrelv1.Approval, _ bool) re
 		<-ctx.Done()
 		return reply{err: context.Cause(ctx)}
 	}
-	allowed, err := t.turn.Ask(ctx, q)
+	shown := map[string]string{} // what the editor shows is the name of one file alone
+	for _, f := range m.GetFiles() {
+		if name := cut(printable(f), 200); shown[name] == "" {
+			shown[name] = f
+			q.Files = append(q.Files, name)
+		}
+	}
+	if len(q.Files) != len(m.GetFiles()) {
+		q.Files = nil
+	}
+	allowed, only, err := t.turn.Ask(ctx, q)
 	switch {
 	case err != nil:
 		return reply{err: err}
+	case allowed && only != "":
+		return reply{kind: approval.Files, files: []string{shown[only]}}
 	case allowed:
 		return reply{kind: approval.Once}
 	}

@@ -62,13 +62,9 @@ func (a *app) servedHosts(c context.Context, x *askFlags, h steps.Holding) (
 	if !slices.Contains(x.on, onRemote) {
 		return cfg, orders, closeAll, nil
 	}
-	file := x.inventory
-	if file == "" {
-		dir, err := os.UserConfigDir()
-		if err != nil {
-			return cfg, orders, closeAll, nil // a user without a home has no file of hosts
-		}
-		file = filepath.Join(dir, "carrel", inventoryName)
+	file, err := inventoryFile(x.inventory)
+	if err != nil {
+		return cfg, orders, closeAll, nil //nolint:nilerr // a user without a home has no file of hosts
 	}
 	r, err := steps.OpenRemotes(file)
 	if errors.Is(err, fs.ErrNotExist) && x.inventory == "" {
@@ -87,7 +83,8 @@ func (a *app) servedHosts(c context.Context, x *askFlags, h steps.Holding) (
 		return cfg, orders, closeAll, fmt.Errorf("%s: %w", file, err)
 	}
 	inventory = r.Digest()
-	cfg.Remote, cfg.Remotes, cfg.Background = r.Run, r.Names(), steps.Background(openJobs, r, file, h)
+	cfg.Remote, cfg.Remotes, cfg.RemotePatch = r.Run, r.Names(), r.Patch
+	cfg.Background = steps.Background(openJobs, r, file, h)
 	return cfg, orders, func() { _ = r.Close() }, nil // nothing of it is needed any more
 }
 
@@ -120,6 +117,15 @@ func (x *askFlags) holding(set string) (steps.Holding, error) {
 		return steps.Holding{}, err
 	}
 	return steps.Hold(profile, dirs, x.asRoot, x.offersHost())
+}
+
+// inventoryFile is the file of remote hosts: the one that a flag names, or else the user's own.
+func inventoryFile(named string) (string, error) {
+	if named != "" {
+		return named, nil
+	}
+	dir, err := os.UserConfigDir()
+	return filepath.Join(dir, "carrel", inventoryName), err
 }
 
 // patchesDir is where what undoes changes to files is kept, in the user's state directory.

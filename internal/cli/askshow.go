@@ -94,6 +94,8 @@ type stepShown struct {
 	Held    string `json:"held"`
 	Undo    string `json:"undo"`
 	Job     string `json:"job"`
+	// Merged are files that had changed elsewhere since the plan was shown.
+	Merged []string `json:"merged"`
 }
 
 // show shows one message of a turn.
@@ -287,6 +289,9 @@ func stepText(lang words.Language, s *stepShown) string {
 	}
 	if s.Job != "" {
 		return head + lang.Say(words.StepJob, printable(s.Job)) + "\n"
+	}
+	if len(s.Merged) > 0 {
+		return head + lang.Say(words.StepMerged, cut(printable(strings.Join(s.Merged, ", ")), 200)) + "\n"
 	}
 	return head + lang.Say(words.StepDone) + "\n"
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"slices"
@@ -87,44 +86,6 @@ func (k *asker) jobs(ctx context.Context) (text string, err error) {
 		text = k.lang.Say(words.NoJobs) + "\n"
 	}
 	return text + k.lang.Say(words.JobHelp), err
-}
-
-// undoText undoes a change to files, or lists them.
-func (k *asker) undoText(ctx context.Context, change string) (string, error) {
-	dir, err := patchesDir()
-	if err != nil {
-		return "", err
-	}
-	if change != "" {
-		id, err := steps.Undo(ctx, dir, change)
-		if err != nil {
-			return "", err
-		}
-		return k.lang.Say(words.Undone, id), nil
-	}
-	all, err := steps.Changes(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the first change makes it
-		return "", err
-	}
-	if len(all) == 0 {
-		return k.lang.Say(words.NoChanges), nil
-	}
-	var b strings.Builder
-	for _, r := range all {
-		fmt.Fprintf(&b, "%s  %s%s\n", r.ID, cells.Cell(changeState(k.lang, r.Conflict, r.Undone), 12), strings.Join(r.Places, " "))
-	}
-	return b.String(), nil
-}
-
-// changeState is the state of a change to files, in words.
-func changeState(lang words.Language, conflict, undone bool) string {
-	switch {
-	case conflict:
-		return lang.Say(words.ChangeConflict)
-	case undone:
-		return lang.Say(words.ChangeUndone)
-	}
-	return lang.Say(words.ChangeMade)
 }
 
 // shellDelay is how long what a command left running may go on printing.

@@ -27,7 +27,9 @@ type chatSession struct {
 
 	mu    sync.Mutex
 	hosts []string
-	emit  func(chatui.Event)
+	// workspaces are the names of workspaces, as they were when the chat was made ready.
+	workspaces []string
+	emit       func(chatui.Event)
 	// open are the questions that wait, by their ids.
 	open map[string]chan<- reply
 }
@@ -53,8 +55,15 @@ func (s *chatSession) Prepare(ctx context.Context, emit func(chatui.Event)) (cha
 			return s.status, plainly(err)
 		}
 		s.connected = true
+		m, err := askOf(ctx, s.k.client, workspaces.List, &carrelv1.ListRequest{})
+		if err != nil {
+			return s.status, plainly(err)
+		}
 		s.mu.Lock()
 		s.hosts = s.k.served.Remotes
+		for _, w := range m.GetWorkspaces() {
+			s.workspaces = append(s.workspaces, w.GetKey())
+		}
 		s.mu.Unlock()
 	}
 	if err := s.k.ready(ctx); err != nil {
@@ -162,6 +171,9 @@ func (s *chatSession) Shell(ctx context.Context, command string, tell bool) (str
 func (s *chatSession) Complete(word string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if strings.HasPrefix(word, "/undo ") {
+		return completeUndo(word, s.workspaces, s.hosts)
+	}
 	return completeWord(word, s.hosts)
 }
 
@@ -201,6 +213,7 @@ func (s *chatSession) plan(p *planShown) error {
 func (s *chatSession) step(x *stepShown) error {
 	return s.tell(chatui.StepEnd{
 		Step: x.Step, Target: x.Target, Error: x.Error, Code: x.Code, Stderr: x.Stderr, Held: x.Held, Undo: x.Undo, Job: x.Job,
+		Merged: strings.Join(x.Merged, ", "),
 	})
 }
 

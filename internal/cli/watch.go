@@ -96,9 +96,9 @@ func (s *approvalSource) History(ctx context.Context) ([]watch.Item, error) {
 }
 
 // Answer implements watch.Source. The terminal showed the whole question, or no key would have answered.
-func (s *approvalSource) Answer(ctx context.Context, id string, kind watch.Kind, reason string) error {
+func (s *approvalSource) Answer(ctx context.Context, id string, kind watch.Kind, reason string, files ...string) error {
 	_, err := askOf(ctx, s.client, approvals.AnswerApproval,
-		&carrelv1.AnswerApprovalRequest{Id: id, Kind: string(kind), Reason: reason, Terminal: true})
+		&carrelv1.AnswerApprovalRequest{Id: id, Kind: string(kind), Reason: reason, Terminal: true, Files: files})
 	if errdefs.IsNotFound(err) {
 		return fmt.Errorf("cannot answer approval %s: it is gone; see those that are open with \"carrel approvals list\": %w", id, err)
 	}
@@ -111,7 +111,7 @@ func itemOf(m *carrelv1.Approval) watch.Item {
 		ID: printable(m.GetId()), State: printable(m.GetState()), Pending: isPending(m), Risk: m.GetRiskScore(),
 		Where: printable(m.GetKey()), By: printable(m.GetRequester()), What: printable(actionOf(m)),
 		Digest: m.GetActionDigest(), Until: untilText(m), Threads: threaded(m),
-		Answer: printable(m.GetState()),
+		Answer: printable(m.GetState()), Files: m.GetFiles(),
 	}
 	lines := strings.Split(approvalText(words.English, m), "\n")
 	for n, l := range lines {

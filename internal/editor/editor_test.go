@@ -187,6 +187,58 @@ func updates(t *testing.T, messages []linerpc.Message) (out []string) {
 	return out
 }
 
+// Of a change to a few files one alone can be let through, and the whole plan is the first answer; of many there is the whole.
+func TestOneFileOfAChange(t *testing.T) {
+	for files, want := range map[int]string{1: "", 2: "f1", editor.MaxFiles: "f1", editor.MaxFiles + 1: ""} {
+		var names []string
+		for i := range files {
+			names = append(names, fmt.Sprintf("f%d", i))
+		}
+		a := &agent{prompt: func(ctx context.Context, _ editor.Prompt, to *editor.Turn) error {
+			if err := to.Plan(editor.Plan{Digest: "d", Goal: "g", Text: "t", Steps: []string{"s"}, Asks: true}); err != nil {
+				return err
+			}
+			yes, only, err := to.Ask(ctx, editor.Question{Digest: "d", Text: "why", Files: names})
+			if !yes || err != nil || only != want {
+				return fmt.Errorf("allowed %v, %q alone: %w", yes, only, err)
+			}
+			return nil
+		}}
+		p := serve(t, a)
+		id := p.send("session/prompt", prompt(p.begin(), "do it"))
+		for {
+			m := p.next()
+			if m.Method == "session/request_permission" {
+				var q struct {
+					Options []struct{ OptionID, Name, Kind string }
+				}
+				if err := json.Unmarshal(m.Params, &q); err != nil {
+					t.Fatal(err)
+				}
+				take := q.Options[0].OptionID
+				for _, o := range q.Options {
+					if o.Name == "Change only f1" && o.Kind == "allow_once" {
+						take = o.OptionID
+					}
+				}
+				if n := map[bool]int{true: 2 + files, false: 2}[want != ""]; len(q.Options) != n || q.Options[0].OptionID != "allow" {
+					t.Errorf("%d files: %+v", files, q.Options)
+				}
+				answer := linerpc.Message{ID: m.ID, Result: json.RawMessage(`{"outcome":{"outcome":"selected","optionId":"` + take + `"}}`)}
+				if err := linerpc.Write(p.in, answer); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if m.Response() && string(m.ID) == id {
+				if m.Error != nil {
+					t.Errorf("%d files: %s", files, m.Error.Message)
+				}
+				break
+			}
+		}
+	}
+}
+
 // A plan is shown, asked about and carried out, and its steps are told of as they end.
 func TestPlanIsApproved(t *testing.T) {
 	a := &agent{prompt: func(ctx context.Context, _ editor.Prompt, to *editor.Turn) error {
@@ -195,7 +247,7 @@ func TestPlanIsApproved(t *testing.T) {
 		}); err != nil {
 			return err
 		}
-		yes, err := to.Ask(ctx, editor.Question{Digest: "d", Text: "risk 50"})
+		yes, _, err := to.Ask(ctx, editor.Question{Digest: "d", Text: "risk 50"})
 		if err != nil || !yes {
 			return fmt.Errorf("not allowed: %w", err)
 		}
@@ -248,6 +300,7 @@ func TestOnlyOneAnswerAllows(t *testing.T) {
 		"no":        {linerpc.Message{Result: json.RawMessage(`{"outcome":{"outcome":"selected","optionId":"reject"}}`)}, true},
 		"cancelled": {linerpc.Message{Result: json.RawMessage(`{"outcome":{"outcome":"cancelled"}}`)}, false},
 		"other":     {linerpc.Message{Result: json.RawMessage(`{"outcome":{"outcome":"selected","optionId":"allow_always"}}`)}, false},
+		"no file":   {linerpc.Message{Result: json.RawMessage(`{"outcome":{"outcome":"selected","optionId":"only-3"}}`)}, false},
 		"none":      {linerpc.Message{Result: json.RawMessage(`{}`)}, false},
 		"no option": {linerpc.Message{Result: json.RawMessage(`{"outcome":{"outcome":"allow","optionId":"allow"}}`)}, false},
 		"form":      {linerpc.Message{Result: json.RawMessage(`[1]`)}, false},
@@ -259,7 +312,7 @@ func TestOnlyOneAnswerAllows(t *testing.T) {
 				if err := to.Plan(editor.Plan{Digest: "d", Goal: "g", Text: "t", Steps: []string{"s"}, Asks: true}); err != nil {
 					return err
 				}
-				yes, err := to.Ask(ctx, editor.Question{Digest: "d", Text: "why"})
+				yes, _, err := to.Ask(ctx, editor.Question{Digest: "d", Text: "why", Files: []string{"a", "b"}})
 				if yes || (err == nil) != x.denied {
 					return fmt.Errorf("allowed %v: %w", yes, err)
 				}

@@ -86,7 +86,7 @@ func TestWish(t *testing.T) {
 		if err := to.Wish("w", "a wish"); err != nil {
 			return err
 		}
-		allowed, err = to.Ask(ctx, editor.Question{Digest: "w", Text: "echo x"})
+		allowed, _, err = to.Ask(ctx, editor.Question{Digest: "w", Text: "echo x"})
 		return err
 	}})
 	session := p.begin()

@@ -61,7 +61,13 @@ type Question struct {
 	Digest string
 	// Text says why a person is asked, and until when.
 	Text string
+	// Files are those of a change, of which one alone may be let through; none if the plan is let through as a whole or not.
+	// They must be plain text, each another one.
+	Files []string
 }
+
+// MaxFiles is how many files a question may have of which one alone is offered. An editor shows each as an answer.
+const MaxFiles = 8
 
 // Words are a part of the agent's answer, in Markdown.
 func (t *Turn) Words(text string) error { return t.chunk("agent_message_chunk", text) }
@@ -201,22 +207,32 @@ const (
 	reject = "reject"
 )
 
-// Ask has the editor ask its user about a plan. It is an error if there is no answer, or none that was offered.
-func (t *Turn) Ask(ctx context.Context, q Question) (allowed bool, err error) {
+// Ask has the editor ask its user about a plan. only is the file of a change that alone is let through, "" for the whole plan. It
+// is an error if there is no answer, or none that was offered.
+func (t *Turn) Ask(ctx context.Context, q Question) (allowed bool, only string, err error) {
 	call, err := t.asked(q, "")
 	if err != nil {
-		return false, err
+		return false, "", err
 	}
+	// The whole plan is the first answer: an editor that is set to allow everything takes the first of its kind.
+	options := []map[string]string{{"optionId": allow, "name": "Run it", "kind": "allow_once"}}
+	offered := map[string]string{}
+	if len(q.Files) > 1 && len(q.Files) <= MaxFiles {
+		for i, f := range q.Files {
+			id := fmt.Sprintf("only-%d", i+1)
+			offered[id] = f
+			options = append(options, map[string]string{"optionId": id, "name": "Change only " + f, "kind": "allow_once"})
+		}
+	}
+	options = append(options, map[string]string{"optionId": reject, "name": "Do not run it", "kind": "reject_once"})
 	m, err := t.s.peer.Call(ctx, "session/request_permission", map[string]any{
-		"sessionId": t.session, "toolCall": call, "options": []map[string]string{
-			{"optionId": allow, "name": "Run it", "kind": "allow_once"}, {"optionId": reject, "name": "Do not run it", "kind": "reject_once"},
-		},
+		"sessionId": t.session, "toolCall": call, "options": options,
 	})
 	if err != nil {
-		return false, err
+		return false, "", err
 	}
 	if m.Error != nil {
-		return false, fmt.Errorf("the editor cannot ask: %.200s", m.Error.Message)
+		return false, "", fmt.Errorf("the editor cannot ask: %.200s", m.Error.Message)
 	}
 	var r struct {
 		Outcome struct {
@@ -225,17 +241,19 @@ func (t *Turn) Ask(ctx context.Context, q Question) (allowed bool, err error) {
 		} `json:"outcome"`
 	}
 	if err := json.Unmarshal(m.Result, &r); err != nil {
-		return false, fmt.Errorf("the editor's answer is of another form: %w", err)
+		return false, "", fmt.Errorf("the editor's answer is of another form: %w", err)
 	}
 	switch {
 	case r.Outcome.Outcome == "selected" && r.Outcome.Option == allow:
-		return true, t.started(q.Digest)
+		return true, "", t.started(q.Digest)
+	case r.Outcome.Outcome == "selected" && offered[r.Outcome.Option] != "":
+		return true, offered[r.Outcome.Option], t.started(q.Digest)
 	case r.Outcome.Outcome == "selected" && r.Outcome.Option == reject:
-		return false, nil
+		return false, "", nil
 	case r.Outcome.Outcome == "cancelled":
-		return false, fmt.Errorf("the editor has ended the question")
+		return false, "", fmt.Errorf("the editor has ended the question")
 	}
-	return false, fmt.Errorf("the editor gave an answer that it was not offered, %.40q", r.Outcome.Option)
+	return false, "", fmt.Errorf("the editor gave an answer that it was not offered, %.40q", r.Outcome.Option)
 }
 
 // Elsewhere shows a question that the editor may not answer, and how says who may.

@@ -136,6 +136,8 @@ type Patched struct {
 	Diff   string      `json:"diff,omitempty"`
 	Parts  []PatchPart `json:"parts,omitempty"`
 	ID     string      `json:"id,omitempty"`
+	Merged []string    `json:"merged,omitempty"`
+	Made   string      `json:"made,omitempty"`
 }
 
 // PatchPart is what a change does to one file.

@@ -46,7 +46,7 @@ func (s *served) patch() error {
 		in.Not = append(in.Not, path.Join(s.rootPath, not))
 	}
 	done, err := patch.Do(s.ctx, dir, in, patch.Wanted{Text: string(text), Modes: w.Modes, Only: w.Only, Digest: w.Digest})
-	out := &fileapi.Patched{Digest: done.Digest, Diff: done.Diff, ID: done.ID}
+	out := &fileapi.Patched{Digest: done.Digest, Diff: done.Diff, ID: done.ID, Merged: done.Merged, Made: done.Made}
 	for _, p := range done.Parts {
 		out.Parts = append(out.Parts, fileapi.PatchPart(p))
 	}

@@ -19,7 +19,7 @@ func (x tree) patched(t testing.TB, digest, text string, only ...string) answer 
 	return x.ask(t, fileapi.Request{Op: fileapi.Patch, Change: &fileapi.Change{Digest: digest, Only: only}}, text)
 }
 
-// A change is computed, made if it is still that one, listed and undone. Reading for it makes nothing.
+// A change is computed, made if it is still that one, listed and undone. Reading for it changes none of the files.
 func TestPatch(t *testing.T) {
 	old := unix.Umask(0) // as Run has it
 	defer unix.Umask(old)
@@ -38,7 +38,7 @@ func TestPatch(t *testing.T) {
 	if shown.Error != "" || shown.Patched == nil || len(shown.Patched.Parts) != 3 || shown.Patched.ID != "" {
 		t.Fatalf("%+v", shown.Result)
 	}
-	if left, _ := os.ReadDir(x.home); len(left) != 2 {
+	if left, _ := os.ReadDir(x.home); len(left) != 3 || left[0].Name() != ".local" { // what a merge needs
 		t.Errorf("reading made %v", left)
 	}
 	n := 0
@@ -85,6 +85,43 @@ func TestPatch(t *testing.T) {
 	for id, kind := range map[string]string{"": "invalid_argument", "../x": "invalid_argument", "p-0123456789abcdef": "not_found"} {
 		if a := x.ask(t, fileapi.Request{Op: fileapi.Undo, ID: id}); a.Kind != kind {
 			t.Errorf("%q: %+v", id, a.Result)
+		}
+	}
+}
+
+// A file that changes elsewhere between the question and the answer keeps both, and undoing brings back what was there then.
+// What is put in the place of what is kept for that merges nothing, and holds nobody up.
+func TestPatchIsMerged(t *testing.T) {
+	const text = "--- a/a\n+++ b/a\n@@ -1,4 +1,4 @@\n-one\n+ONE\n two\n three\n four\n"
+	x := newTree(t)
+	for _, planted := range []bool{false, true} {
+		x.put(t, "a", "one\ntwo\nthree\nfour\nfive\n")
+		shown := x.patched(t, "", text)
+		x.put(t, "a", "one\ntwo\nthree\nfour\n5\n")
+		if planted {
+			all, err := filepath.Glob(x.home + "/" + kept + "/planned-*")
+			if must(t, err); len(all) != 1 {
+				t.Fatalf("%q is kept", all)
+			}
+			must(t, os.Remove(all[0]))
+			must(t, unix.Mkfifo(all[0], 0o600))
+			if a := x.patched(t, shown.Patched.Digest, text); a.Error == "" || x.text(t, "a") != "one\ntwo\nthree\nfour\n5\n" {
+				t.Errorf("%+v", a.Result)
+			}
+			continue
+		}
+		a := x.patched(t, shown.Patched.Digest, text)
+		if a.Error != "" || len(a.Patched.Merged) != 1 || a.Patched.Made == "" || a.Patched.Digest != shown.Patched.Digest {
+			t.Fatalf("%+v, %+v", a.Result, a.Patched)
+		}
+		if got := x.text(t, "a"); got != "ONE\ntwo\nthree\nfour\n5\n" {
+			t.Errorf("%q", got)
+		}
+		if u := x.ask(t, fileapi.Request{Op: fileapi.Undo, ID: a.Patched.ID}); u.Error != "" {
+			t.Errorf("%+v", u.Result)
+		}
+		if got := x.text(t, "a"); got != "one\ntwo\nthree\nfour\n5\n" {
+			t.Errorf("%q", got)
 		}
 	}
 }

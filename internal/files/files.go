@@ -59,12 +59,18 @@ type Done struct {
 	Skipped int64 `json:"skipped,omitempty"`
 	// Undo undoes a change to files, or the undoing of one.
 	Undo string `json:"undo,omitempty"`
+	// Merged are files that had changed since a change was shown, elsewhere, and Made is the digest of what was made.
+	Merged []string `json:"merged,omitempty"`
+	Made   string   `json:"made,omitempty"`
 }
 
 func doneOf(res *fileapi.Result) Done {
 	d := Done{Bytes: res.Bytes, Entries: res.Entries, Skipped: res.Skipped}
 	if res.Patched != nil {
-		d.Undo = res.Patched.ID
+		d.Undo, d.Made = res.Patched.ID, shown(res.Patched.Made)
+		for _, f := range res.Patched.Merged {
+			d.Merged = append(d.Merged, shown(f))
+		}
 	}
 	return d
 }

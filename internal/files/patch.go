@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -81,17 +82,17 @@ func (f *Files) mend(ctx context.Context, rt runtime.Runtime, p permit.Permit, w
 // patchedOf is what the program says of a change, if it can be that.
 func patchedOf(p *fileapi.Patched, digest string) (out runtime.HostPatched, err error) {
 	if p == nil || p.Digest == "" || len(p.Digest) > maxShort || len(p.ID) > maxShort || len(p.Diff) > maxDiff || len(p.Parts) > maxParts ||
-		digest != "" && p.Digest != digest {
+		digest != "" && p.Digest != digest || len(p.Merged) > maxParts || len(p.Made) > maxShort {
 		return out, unreadable(errors.New("it is none to a change of files"))
 	}
-	out = runtime.HostPatched{Digest: p.Digest, Diff: p.Diff, ID: p.ID}
+	out = runtime.HostPatched{Digest: p.Digest, Diff: p.Diff, ID: p.ID, Merged: p.Merged, Made: p.Made}
 	n := 0
 	for _, part := range p.Parts {
 		out.Parts = append(out.Parts, runtime.PatchPart(part))
 		out.Files, out.Risks = append(out.Files, part.Files...), append(out.Risks, part.Risks...)
 		n += len(part.Path)
 	}
-	for _, s := range append(append([]string{}, out.Files...), out.Risks...) {
+	for _, s := range slices.Concat(out.Files, out.Risks, out.Merged) {
 		n += len(s)
 	}
 	if n > maxPaths {

@@ -114,7 +114,7 @@ func (c *Client) Run(ctx context.Context, h Host, s Step) (Result, error) {
 		client: c, link: l, ch: ch, ended: make(chan struct{}), asked: make(chan struct{}), exit: -1,
 		out: newStream(mark, cmp.Or(s.MaxOutput, DefaultOutput)), err: newStream(mark, cmp.Or(s.MaxOutput, DefaultOutput)),
 	}
-	result, err := r.run(ctx, requests, s.script(&h, mark), cmp.Or(s.Timeout, DefaultTimeout))
+	result, err := r.run(ctx, requests, s.script(&h, mark), s.Input, cmp.Or(s.Timeout, DefaultTimeout))
 	if err != nil {
 		return fail(err)
 	}
@@ -280,7 +280,7 @@ type running struct {
 }
 
 // run sends the script and follows the step to its end.
-func (r *running) run(ctx context.Context, requests <-chan *ssh.Request, script []byte, timeout time.Duration) (Result, error) {
+func (r *running) run(ctx context.Context, requests <-chan *ssh.Request, script, input []byte, timeout time.Duration) (Result, error) {
 	begin := time.Now()
 	var parts sync.WaitGroup
 	start := func(f func()) {
@@ -296,6 +296,7 @@ func (r *running) run(ctx context.Context, requests <-chan *ssh.Request, script 
 	start(func() {
 		if _, err := r.ch.Write(script); err == nil && r.lets() {
 			_, _ = r.ch.Write([]byte("go\n")) // whether it arrived is seen by what follows
+			_, _ = r.ch.Write(input)          // a step that does not read all of it ends the channel
 		}
 		_ = r.ch.CloseWrite()
 	})

@@ -1,8 +1,11 @@
 package fleet_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -82,6 +85,26 @@ func TestRun(t *testing.T) {
 		}
 		if _, err := c.Run(t.Context(), h, fleet.Step{Cwd: "/no/such/directory", Argv: []string{"true"}}); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("a directory that is not there: %v", err)
+		}
+	})
+	t.Run("input", func(t *testing.T) {
+		input := bytes.Repeat([]byte("go\n\x00\xff'x\r\n"), 700_000)
+		r := run(t, c, h, fleet.Step{Own: true, Argv: []string{"sha256sum"}, Input: input})
+		if want := fmt.Sprintf("%x  -\n", sha256.Sum256(input)); string(r.Stdout.Bytes()) != want || !r.OK() {
+			t.Errorf("%+v", r)
+		}
+		// What is not read holds nobody up, and nothing to read is an end.
+		for _, s := range []fleet.Step{{Own: true, Argv: []string{"true"}, Input: input}, {Own: true, Argv: []string{"cat"}, Input: []byte{}}} {
+			if r := run(t, c, h, s); !r.OK() || len(r.Stdout.Bytes()) > 0 {
+				t.Errorf("%q: %+v", s.Argv, r)
+			}
+		}
+		for _, s := range []fleet.Step{
+			{Argv: []string{"cat"}, Input: []byte("x")}, {Own: true, Argv: []string{"cat"}, Input: make([]byte, fleet.MaxInput+1)},
+		} {
+			if _, err := c.Run(t.Context(), h, s); !errdefs.IsInvalidArgument(err) {
+				t.Errorf("%d bytes: %v", len(s.Input), err)
+			}
 		}
 	})
 	t.Run("flood", func(t *testing.T) {

@@ -15,6 +15,8 @@ const (
 	// DefaultOutput is how much of each stream is kept, in bytes.
 	DefaultOutput = 256 << 10
 	MaxOutput     = 16 << 20
+	// MaxInput bounds Input, in bytes.
+	MaxInput = 16 << 20
 	// maxText bounds the text of the program that starts a step: it is one argument of a shell, which a kernel bounds to
 	// 128 KiB.
 	maxText = 120 << 10
@@ -37,6 +39,8 @@ type Step struct {
 	MaxOutput int
 	// Sudo runs Argv by "sudo -n", if the host lists it.
 	Sudo bool
+	// Input is what it reads on its standard input; nil is nothing. It is sent once the step has begun, and is for Own alone.
+	Input []byte
 	// Own: Argv is a script of carrel's own. What it runs for somebody else was checked as a step of its own.
 	Own bool
 }
@@ -56,6 +60,8 @@ func (s *Step) Check(h *Host) error {
 		return refuse(invalid("sudo takes an argument vector; write sudo -n in the text"))
 	case s.Timeout < 0 || s.Timeout > MaxTimeout:
 		return refuse(invalid("the timeout %v is not between 0 and %v", s.Timeout, MaxTimeout))
+	case s.Input != nil && (!s.Own || len(s.Input) > MaxInput):
+		return refuse(invalid("%d bytes of input are more than %d, or are for a command of somebody else's", len(s.Input), MaxInput))
 	case s.MaxOutput < 0 || s.MaxOutput > MaxOutput:
 		return refuse(invalid("%d bytes of output are not between 0 and %d", s.MaxOutput, MaxOutput))
 	}
@@ -153,7 +159,11 @@ func (s *Step) program(h *Host, mark string) string {
 	case s.Sudo:
 		argv = append([]string{"sudo", "-n", "--"}, s.Argv...)
 	}
-	b.WriteString(" " + QuoteAll(argv) + " </dev/null\n")
+	b.WriteString(" " + QuoteAll(argv))
+	if s.Input == nil {
+		b.WriteString(" </dev/null")
+	}
+	b.WriteString("\n")
 	return b.String()
 }
 

@@ -28,6 +28,8 @@ type hostsDouble struct {
 
 	// patch is what becomes of a change to files; without it there are none.
 	patch func(runtime.HostPatch) (runtime.HostPatched, error)
+	// remotely says whether it takes changes for remote hosts, if it takes any; nil is yes.
+	remotely func() bool
 
 	mu  sync.Mutex
 	ran []string
@@ -62,6 +64,10 @@ func (d *hostsDouble) RunOn(ctx context.Context, c runtime.HostCommand) (runtime
 
 func (d *hostsDouble) Patches() bool { return d.patch != nil }
 
+func (d *hostsDouble) RemotePatches() bool {
+	return d.patch != nil && (d.remotely == nil || d.remotely())
+}
+
 func (d *hostsDouble) Patch(_ context.Context, p runtime.HostPatch) (runtime.HostPatched, error) {
 	d.mu.Lock()
 	d.ran = append(d.ran, strings.TrimSpace("patch "+p.Digest))
@@ -81,12 +87,13 @@ type answerTo struct {
 	Outcome string `json:"outcome"`
 	Why     string `json:"why"`
 	Steps   []struct {
-		Step   int    `json:"step"`
-		Target string `json:"target"`
-		Code   *int   `json:"exit_code"`
-		Error  string `json:"error"`
-		Stdout string `json:"stdout"`
-		Stderr string `json:"stderr"`
+		Step   int      `json:"step"`
+		Target string   `json:"target"`
+		Code   *int     `json:"exit_code"`
+		Error  string   `json:"error"`
+		Stdout string   `json:"stdout"`
+		Merged []string `json:"merged"`
+		Stderr string   `json:"stderr"`
 	} `json:"steps"`
 	NotBegun []struct {
 		Step int    `json:"step"`

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -385,7 +386,7 @@ func TestPlanOfAPatch(t *testing.T) {
 					Risks: []string{"f: says what runs"},
 				}
 				if p.Digest != "" {
-					done.ID = "u1"
+					done.ID, done.Merged, done.Made = "u1", []string{"f\n2"}, "sha256:bb"
 					return done, c.err
 				}
 				return done, nil
@@ -399,28 +400,78 @@ func TestPlanOfAPatch(t *testing.T) {
 			if err := h.answerAt(alice, a, c.answer, ""); err != nil {
 				t.Fatal(err)
 			}
-			if r := next(t, told); r.Outcome != c.outcome || !slices.Equal(d.all(), c.ran) {
+			r := next(t, told)
+			if c.outcome == "done" && !slices.Equal(r.Steps[0].Merged, []string{"f 2"}) {
+				t.Errorf("told %+v", r.Steps[0])
+			}
+			if r.Outcome != c.outcome || !slices.Equal(d.all(), c.ran) {
 				t.Errorf("told %+v, ran %q", r, d.all())
 			}
-			kinds := 0
+			kinds, merged := 0, 0
 			for _, r := range h.records()[at:] {
 				if strings.Contains(string(r.Action), "planted-content") {
 					t.Errorf("the record has what is in a file: %s", r.Action)
 				}
+				if strings.Contains(string(r.Data), `"undo":"u1","merged":["f 2"],"made":"sha256:bb"`) {
+					merged++
+				}
 				if r.Type == "intent" && strings.Contains(string(r.Action), `{"kind":"patch.apply","target":"host","digest":"sha256:aa"`) {
 					kinds++
 				}
+			}
+			if c.outcome == "done" && merged != 1 {
+				t.Errorf("%d outcomes say what was merged", merged)
 			}
 			if kinds != len(c.ran[1:])-strings.Count(strings.Join(c.ran, " "), "host:") {
 				t.Errorf("%d changes were recorded", kinds)
 			}
 		})
 	}
+	// One of a remote host is that host's, in what is asked, made and recorded.
+	h, told := proposing(t, judged, patchText("remote web-1"))
+	var on []string
+	d := &hostsDouble{local: true, remotes: []string{"web-1", "web-2"}, patch: func(p runtime.HostPatch) (runtime.HostPatched, error) {
+		on = append(on, p.Remote)
+		return runtime.HostPatched{Digest: "sha256:aa", Diff: "update f +1 -1\n-a\n+b\n", Files: []string{"/home/alice/f"}, ID: "u1"}, nil
+	}}
+	a := h.pendingOf(func() { h.turn(d) })
+	if text := strings.Join(a.Argv, "\n"); !strings.Contains(text, "1. patch, remote web-1: change 1 file") {
+		t.Errorf("asked %q", text)
+	}
+	if err := h.answerAt(alice, a, approval.Once, ""); err != nil {
+		t.Fatal(err)
+	}
+	if r := next(t, told); len(on) != 2 || on[0] != "web-1" || on[1] != "web-1" || len(r.Steps) == 0 || r.Steps[0].Target != "remote web-1" {
+		t.Errorf("told %+v, changed on %q", r, on)
+	}
+	recorded := 0
+	for _, r := range h.records() {
+		if r.Type == "intent" &&
+			strings.Contains(string(r.Action), `{"kind":"patch.apply","target":"remote","host":"web-1","digest":"sha256:aa"`) {
+			recorded++
+		}
+	}
+	if recorded != 1 {
+		t.Errorf("%d changes of web-1 are in the record", recorded)
+	}
+	// A client that does not change files on remote hosts, and comes before the answer, gets none.
+	h, told = proposing(t, judged, patchText("remote web-1"))
+	var earlier atomic.Bool
+	on, d.ran = nil, nil
+	d.remotely = func() bool { return !earlier.Load() }
+	a = h.pendingOf(func() { h.turn(d) })
+	earlier.Store(true)
+	if err := h.answerAt(alice, a, approval.Once, ""); err != nil {
+		t.Fatal(err)
+	}
+	if r := next(t, told); len(on) != 1 || r.Outcome != "failed" || !strings.Contains(r.Steps[0].Error, "does not") {
+		t.Errorf("told %+v, changed on %q", r, on)
+	}
 	// Elsewhere there are none.
-	for _, target := range []string{"workspace none", "remote web-1", "host"} {
+	for _, target := range []string{"workspace none", "remote web-1", "remote web-9", "host"} {
 		h, told := proposing(t, judged, patchText(target))
 		d := &hostsDouble{local: true, remotes: []string{"web-1"}}
-		if target != "host" {
+		if target == "workspace none" || target == "remote web-9" {
 			d.patch = func(runtime.HostPatch) (runtime.HostPatched, error) {
 				return runtime.HostPatched{}, errors.New("not asked")
 			}

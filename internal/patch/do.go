@@ -3,7 +3,6 @@ package patch
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 )
 
@@ -29,6 +28,10 @@ type Done struct {
 	Parts []Part
 	// ID is what undoes a change that was made.
 	ID string
+	// Merged are the paths of files that had changed since the change was computed: it was made to what they are now. Made
+	// is the digest of what was made then; else both are empty.
+	Merged []string
+	Made   string
 }
 
 // Part is what is done to one file.
@@ -43,20 +46,30 @@ type Part struct {
 	Files, Risks []string
 }
 
-// Do computes a change, or makes it if it is still exactly the one that was computed. dir is that of Apply, which is needed to
-// make one. An error may come with the id of a change that was made all the same.
+// Do computes a change, or makes it if it is still exactly the one that was computed. A file that changed meanwhile is merged
+// if what was shown of it is all still there: see Merge. dir is that of Apply, which is needed to make one; what the files are
+// is kept there until then, for the merge. An error may come with the id of a change that was made all the same.
 func Do(ctx context.Context, dir string, in Roots, w Wanted) (out Done, err error) {
 	parsed, err := Parse([]byte(w.Text))
 	if err != nil {
 		return out, err
 	}
-	in.Modes = make(map[string]fs.FileMode, len(w.Modes))
-	for name, bits := range w.Modes {
-		in.Modes[name] = fs.FileMode(bits).Perm()
-	}
-	ready, err := Read(ctx, in, parsed)
+	in.Modes = w.modes()
+	whole, err := Read(ctx, in, parsed)
+	ready := whole
 	if err == nil && len(w.Only) > 0 {
-		ready, err = ready.Only(w.Only...)
+		ready, err = whole.Only(w.Only...)
+	}
+	if w.Digest != "" && (err != nil || ready.Digest() != w.Digest) {
+		if err == nil {
+			err = fmt.Errorf("cannot change the files: one of them has changed since the plan was shown; propose it anew")
+		}
+		if ready, out.Merged, err = merged(ctx, dir, in, parsed, w, err); err == nil {
+			out.Made = ready.Digest()
+		}
+	}
+	if w.Digest != "" {
+		defer forgetKept(dir, keptName(in, w))
 	}
 	if err != nil {
 		return out, err
@@ -66,17 +79,13 @@ func Do(ctx context.Context, dir string, in Roots, w Wanted) (out Done, err erro
 			return out, fmt.Errorf("cannot change %s: it is where changes to files are kept", f.Path)
 		}
 	}
-	out.Digest = ready.Digest()
 	if w.Digest == "" {
-		if out.Diff, out.Parts = ready.parts(); len(out.Diff) > maxDiff {
-			return Done{}, fmt.Errorf("cannot show the change: it takes %d bytes, and at most %d are shown to a person; change less "+
-				"at once", len(out.Diff), maxDiff)
+		if out, err = ready.Shown(); err == nil {
+			whole.keep(dir, keptName(in, w))
 		}
-		return out, nil
+		return out, err
 	}
-	if out.Digest != w.Digest {
-		return out, fmt.Errorf("cannot change the files: one of them has changed since the plan was shown; propose it anew")
-	}
+	out.Digest = w.Digest
 	out.ID, err = ready.Apply(ctx, dir)
 	if err != nil && out.ID != "" { // the files are changed, and the cleaning up has failed
 		if _, rerr := Recover(ctx, dir); rerr == nil {
@@ -84,6 +93,16 @@ func Do(ctx context.Context, dir string, in Roots, w Wanted) (out Done, err erro
 		}
 	}
 	return out, err
+}
+
+// Shown is the change as a person is shown it. It is an error if it is more than a person reads.
+func (p *Prepared) Shown() (out Done, err error) {
+	out.Digest = p.Digest()
+	if out.Diff, out.Parts = p.parts(); len(out.Diff) > maxDiff {
+		return Done{}, fmt.Errorf("cannot show the change: it takes %d bytes, and at most %d are shown to a person; change less at once",
+			len(out.Diff), maxDiff)
+	}
+	return out, nil
 }
 
 // isIn reports whether a place is in the directory of journals and backups.

@@ -16,10 +16,11 @@ const (
 )
 
 // Merge reads the files again and returns the same change to what they are now, where they changed since Read: a 3-way
-// merge by lines, of what Read found, what is there now, and what was to be there. It changes nothing. The result is
-// another change, with another digest, and is for a person to see. An edit that is there already is left out. One that
-// touches lines that changed meanwhile, or whose lines are now there more or less often than before, is an error of kind
-// failed precondition, as is a file to be deleted that changed.
+// merge by lines, of what Read found, what is there now, and what was to be there. It changes nothing. The result has the
+// same hunks with the same lines around them, as Diff shows them, and they stand elsewhere at most: what a person approved
+// is what is made. Its digest is another one. An edit of which a line, or one of those that are shown around it, changed
+// meanwhile, or whose lines are there more than once now, is an error of kind failed precondition, as is a file to be
+// deleted that changed.
 func (p *Prepared) Merge(ctx context.Context) (*Prepared, error) {
 	out, total := &Prepared{}, 0
 	for _, f := range p.files {
@@ -30,21 +31,15 @@ func (p *Prepared) Merge(ctx context.Context) (*Prepared, error) {
 		if err != nil {
 			return nil, err
 		}
-		if m == nil {
-			continue
-		}
 		if total += len(m.old.bytes) + len(m.new); total > MaxTotal {
 			return nil, bad("cannot change the files: together they have more than %d bytes; split the patch", MaxTotal)
 		}
 		out.files = append(out.files, m)
 	}
-	if len(out.files) == 0 && len(p.files) > 0 {
-		return nil, fmt.Errorf("cannot merge the patch: all that it changes is there already: %w", errdefs.ErrFailedPrecondition)
-	}
-	return out, nil
+	return out, out.distinct()
 }
 
-// merge is Merge for one file. It returns nil if there is nothing to do any more.
+// merge is Merge for one file.
 func (pl *planned) merge(ctx context.Context) (*planned, error) {
 	c := &pl.change
 	out := *pl
@@ -78,72 +73,46 @@ func (pl *planned) merge(ctx context.Context) (*planned, error) {
 	if !ok {
 		return conflict("it changed too much meanwhile")
 	}
-	out.edits = nil
-	var why string
-	before, after := &text{lines: pl.lines}, &text{lines: out.lines}
-	for _, e := range pl.edits {
-		moved, there, w := carry(e, blocks, before, after)
-		if w != "" {
-			why = w
-			break
+	out.edits = make([]edit, len(pl.edits))
+	after := &text{lines: out.lines}
+	for i, e := range pl.edits {
+		var why string
+		if out.edits[i], why = carry(e, blocks, pl.lines, after); why != "" {
+			return conflict("%s", why)
 		}
-		if !there {
-			out.edits = append(out.edits, moved)
-		}
-	}
-	if why != "" {
-		return conflict("%s", why)
 	}
 	if out.new, err = build(out.lines, out.edits); err != nil {
 		return nil, bad("cannot change %q: %s", c.path, err)
 	}
-	if len(out.edits) == 0 && c.op != Move && (pl.mode == nil || *pl.mode == out.old.meta.Mode) {
-		return nil, nil
-	}
 	return &out, nil
 }
 
-// carry takes an edit of the lines before to the lines after other edits. there: what it does is done already. why says
-// why it cannot be taken.
-func carry(e edit, blocks []block, before, after *text) (out edit, there bool, why string) {
+// carry takes an edit of the lines before to the lines after other edits. why says why it cannot be taken.
+func carry(e edit, blocks []block, before [][]byte, after *text) (out edit, why string) {
+	// What is shown of it. A line that changed in there is part of what was approved.
+	first, last := max(e.start-around, 0), min(e.end+around, len(before))
 	shift := 0
 	for _, b := range blocks {
 		switch {
-		case b.end < e.start:
+		case b.end <= first && b.end < e.start:
 			shift += (b.to - b.from) - (b.end - b.start)
-		case b.start > e.end:
-		case b.start == e.start && b.end == e.end && slices.EqualFunc(after.lines[b.from:b.to], e.lines, bytes.Equal):
-			return e, true, ""
+		case b.start >= last && b.start > e.end:
 		default:
-			return e, false, fmt.Sprintf("lines %d to %d changed meanwhile, and the patch changes lines %d to %d", b.start+1,
+			return e, fmt.Sprintf("lines %d to %d changed meanwhile, and the patch changes lines %d to %d", b.start+1,
 				max(b.end, b.start+1), e.start+1, max(e.end, e.start+1))
 		}
 	}
 	out = edit{e.start + shift, e.end + shift, e.lines}
-	// Where the same lines stand several times, a comparison cannot tell which of them are new.
-	first, last := max(e.start-around, 0), min(e.end+around, len(before.lines))
-	for first < e.start && touched(blocks, first, e.start) {
-		first++
-	}
-	for last > e.end && touched(blocks, e.end, last) {
-		last--
-	}
-	window := before.lines[first:last]
+	window := before[first:last]
 	if len(window) == 0 {
-		return out, false, ""
+		return out, ""
 	}
-	n, m := len(before.search(window, 0, maxDiffer)), len(after.search(window, 0, maxDiffer))
-	if before.work > maxWork || after.work > maxWork || m != n && m > 1 {
-		return out, false, fmt.Sprintf("lines %d to %d are there %d times now, and were %d times", first+1, last, m, n)
+	// Where the same lines stand several times, a comparison cannot tell which of them are new.
+	found := after.search(window, 0, 2)
+	if after.work > maxWork || len(found) != 1 || found[0] != first+shift {
+		return out, fmt.Sprintf("lines %d to %d are there %d times now, and their place is not certain", first+1, last, len(found))
 	}
-	return out, false, ""
-}
-
-// touched reports whether a block changes one of some lines, or stands between two of them.
-func touched(blocks []block, start, end int) bool {
-	return slices.ContainsFunc(blocks, func(b block) bool {
-		return b.start < end && b.end > start || b.start == b.end && b.start > start && b.start < end
-	})
+	return out, ""
 }
 
 // block says that lines from start up to end are now lines from from up to to.

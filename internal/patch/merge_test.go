@@ -20,14 +20,18 @@ func TestMerge(t *testing.T) {
 	for name, c := range map[string]struct{ now, after, says string }{
 		"same":         {abc, "a\nb\nc\nd\nE\nf\ng\nh\n", ""},
 		"before":       {"0\n" + abc, "0\na\nb\nc\nd\nE\nf\ng\nh\n", ""},
-		"near":         {"a\nb\nC\nd\ne\nf\nG\nh\n", "a\nb\nC\nd\nE\nf\nG\nh\n", ""},
-		"context gone": {"d\ne\nf\n", "d\nE\nf\n", ""},
+		"first line":   {"A\nb\nc\nd\ne\nf\ng\nh\n", "A\nb\nc\nd\nE\nf\ng\nh\n", ""},
+		"at its edges": {"a\n1\nb\nc\nd\ne\nf\ng\nh\n2\n", "a\n1\nb\nc\nd\nE\nf\ng\nh\n2\n", ""},
+		"shown before": {"a\nB\nc\nd\ne\nf\ng\nh\n", "", "lines 2 to 2 changed meanwhile, and the patch changes lines 5 to 5"},
+		"shown behind": {"a\nb\nc\nd\ne\nf\ng\nH\n", "", "lines 8 to 8 changed meanwhile"},
+		"shown, new":   {"a\nb\nc\n1\nd\ne\nf\ng\nh\n", "", "changed meanwhile"},
+		"context gone": {"d\ne\nf\n", "", "changed meanwhile"},
 		"adjacent":     {"a\nb\nc\nD\ne\nf\ng\nh\n", "", "lines 4 to 4 changed meanwhile, and the patch changes lines 5 to 5"},
 		"behind":       {"a\nb\nc\nd\ne\nF\ng\nh\n", "", "lines 6 to 6 changed meanwhile"},
 		"the line":     {"a\nb\nc\nd\nX\nf\ng\nh\n", "", "changed meanwhile"},
 		"removed":      {"a\nb\nc\nd\nf\ng\nh\n", "", "changed meanwhile"},
-		"there":        {"a\nb\nc\nd\nE\nf\ng\nh\n", "", "is there already"},
-		"twice":        {abc + abc, "", "2 times now, and were 1 times"},
+		"there":        {"a\nb\nc\nd\nE\nf\ng\nh\n", "", "changed meanwhile"},
+		"twice":        {abc + abc, "", "2 times now, and their place is not certain"},
 		"all else":     {"1\n2\n3\n", "", "changed meanwhile"},
 	} {
 		t.Run(name, func(t *testing.T) {

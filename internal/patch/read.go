@@ -79,9 +79,14 @@ func Read(ctx context.Context, in Roots, p Patch) (*Prepared, error) {
 	if err != nil {
 		return nil, err
 	}
+	return f.prepare(ctx, p)
+}
+
+// prepare computes a patch of what the finder's functions find.
+func (f *finder) prepare(ctx context.Context, p Patch) (*Prepared, error) {
 	changes := slices.Clone(p.changes)
 	named := p.Paths()
-	for name := range in.Modes {
+	for name := range f.modes {
 		if !slices.Contains(named, name) {
 			if why := checkName(name); why != "" {
 				return nil, bad("cannot change the mode of %.80q: %s", name, why)
@@ -151,10 +156,15 @@ type finder struct {
 	given []string
 	modes map[string]fs.FileMode
 	not   []string
+	// find says where a path is, read what is there, and free is an error if something is.
+	find func(name string) (place, error)
+	read func(place) (content, error)
+	free func(place) error
 }
 
 func newFinder(in Roots) (*finder, error) {
-	f := &finder{dir: in.Dir, given: in.Allow, modes: in.Modes, not: in.Not}
+	f := &finder{dir: in.Dir, given: in.Allow, modes: in.Modes, not: in.Not, read: readPlace, free: free}
+	f.find = f.place
 	if len(f.given) == 0 {
 		f.given = []string{in.Dir}
 	}
@@ -193,22 +203,22 @@ func (f *finder) place(name string) (place, error) {
 // plan computes one change.
 func (f *finder) plan(ctx context.Context, c change) (pl *planned, err error) {
 	pl = &planned{change: c}
-	if pl.from, err = f.place(c.path); err != nil {
+	if pl.from, err = f.find(c.path); err != nil {
 		return nil, err
 	}
 	pl.to = pl.from
 	if c.op == Move {
-		if pl.to, err = f.place(c.to); err != nil {
+		if pl.to, err = f.find(c.to); err != nil {
 			return nil, err
 		}
 	}
 	if c.op != Create {
-		if pl.old, err = readPlace(pl.from); err != nil {
+		if pl.old, err = f.read(pl.from); err != nil {
 			return nil, fmt.Errorf("cannot change %q: %w", c.path, err)
 		}
 	}
 	if c.op == Create || c.op == Move {
-		if err := free(pl.to); err != nil {
+		if err := f.free(pl.to); err != nil {
 			return nil, fmt.Errorf("cannot make %q: %w", pl.name(), err)
 		}
 	}

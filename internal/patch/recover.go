@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -41,6 +42,7 @@ func Recover(ctx context.Context, dir string) (all []Recovered, err error) {
 		return nil, err
 	}
 	defer s.close()
+	pruneKept(s.root, 0, time.Now())
 	ids, err := s.ids()
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the journals in %q: %w", dir, err)

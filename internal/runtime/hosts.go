@@ -25,12 +25,16 @@ type Hosts interface {
 	RunOn(ctx context.Context, c HostCommand) (HostResult, error)
 	// Patches reports whether changes to files on this machine are carried out.
 	Patches() bool
-	// Patch computes a change to files on this machine, or makes it.
+	// RemotePatches reports whether changes to files on remote hosts are carried out.
+	RemotePatches() bool
+	// Patch computes a change to files on this machine or a remote host, or makes it.
 	Patch(ctx context.Context, p HostPatch) (HostPatched, error)
 }
 
 // HostPatch is a change to files.
 type HostPatch struct {
+	// Remote is the remote host that they are on, "" for this machine.
+	Remote string
 	// Text is a unified diff, or in the apply_patch grammar. Modes are permission bits by paths of it.
 	Text  string
 	Modes map[string]uint32
@@ -50,6 +54,10 @@ type HostPatched struct {
 	Parts []PatchPart
 	// ID is what undoes a change that was made.
 	ID string
+	// Merged are paths of the patch: files that had changed since it was computed, but nothing that was shown of them. The change
+	// was made to what they are now, and Made is the digest of that.
+	Merged []string
+	Made   string
 }
 
 // PatchPart is what a change does to one file.

@@ -36,18 +36,28 @@ func OpenPatches(ctx context.Context, dir string, roots ...string) (*Patches, er
 // Do computes a change, or makes it if it is still exactly the one that was computed.
 func (p *Patches) Do(ctx context.Context, x runtime.HostPatch) (out runtime.HostPatched, err error) {
 	done, err := patch.Do(ctx, p.dir, p.roots, patch.Wanted{Text: x.Text, Modes: x.Modes, Only: x.Only, Digest: x.Digest})
-	out.Digest, out.Diff, out.ID = done.Digest, done.Diff, done.ID
+	return patched(done), err
+}
+
+func patched(done patch.Done) (out runtime.HostPatched) {
+	out.Digest, out.Diff, out.ID, out.Merged, out.Made = done.Digest, done.Diff, done.ID, done.Merged, done.Made
 	for _, part := range done.Parts {
 		out.Files, out.Risks = append(out.Files, part.Files...), append(out.Risks, part.Risks...)
 		out.Parts = append(out.Parts, runtime.PatchPart(part))
 	}
-	return out, err
+	return out
 }
 
 // Undo undoes a change. The id that it returns undoes the undoing.
 func Undo(ctx context.Context, dir, id string) (undoing string, err error) {
 	return patch.Undo(ctx, dir, id)
 }
+
+// Record is a change that was made, as package patch has it.
+type Record = patch.Record
+
+// IsChange reports whether a text is the id of a change.
+func IsChange(s string) bool { return patch.IsID(s) }
 
 // Changes lists the changes that can be undone, those that were undone included.
 func Changes(dir string) ([]patch.Record, error) { return patch.Records(dir) }

@@ -42,8 +42,8 @@ type Config struct {
 	Place string
 	// Background begins commands that outlive this process, on this machine if Local is set and on the hosts of Remotes.
 	Background Run
-	// Patch computes changes to files on this machine, and makes them.
-	Patch Change
+	// Patch computes changes to files on this machine, and makes them; RemotePatch does so on the hosts that Remotes names.
+	Patch, RemotePatch Change
 }
 
 // Change computes a change to files, or makes one that was computed.
@@ -66,7 +66,7 @@ func Serve(ctx context.Context, stream *Stream, workspace, task string, cfg Conf
 	defer context.AfterFunc(ctx, s.hangUp)()
 	if err := s.send(&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Start{Start: &carrelv1.ServeStart{
 		Workspace: workspace, TaskId: task, Local: cfg.Local != nil, Remotes: cfg.Remotes, Patches: cfg.Patch != nil,
-		Profile: string(cfg.Profile), Place: cfg.Place,
+		Profile: string(cfg.Profile), Place: cfg.Place, RemotePatches: cfg.RemotePatch != nil,
 	}}}); err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("cannot serve the steps of task %s: %w", task, err)
 	}
@@ -137,17 +137,25 @@ func (s *server) patch(ctx context.Context, m *carrelv1.AgentPatch) {
 		_ = s.send(&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Patched{Patched: out}}) // a daemon that has gone knows why
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	if s.cfg.Patch == nil || !s.note(m.GetNumber(), cancel) {
+	change := s.cfg.Patch
+	if on := m.GetRemote(); on != "" {
+		if change = s.cfg.RemotePatch; !slices.Contains(s.cfg.Remotes, on) {
+			change = nil
+		}
+	}
+	if change == nil || !s.note(m.GetNumber(), cancel) {
 		cancel()
-		out.Error = "it was not done: this client changes no files, too much is done at once, or its number is in use"
+		out.Error = "it was not done: this client changes no files there, too much is done at once, or its number is in use"
 		reply()
 		return
 	}
 	s.all.Go(func() {
 		defer s.end(m.GetNumber())
-		r, err := s.cfg.Patch(ctx, runtime.HostPatch{Text: string(m.GetText()), Modes: m.GetModes(), Only: m.GetOnly(), Digest: m.GetDigest()})
+		r, err := change(ctx, runtime.HostPatch{
+			Remote: m.GetRemote(), Text: string(m.GetText()), Modes: m.GetModes(), Only: m.GetOnly(), Digest: m.GetDigest(),
+		})
 		out.Digest, out.Diff, out.Id = r.Digest, text(r.Diff), r.ID
-		out.Files, out.Risks = texts(r.Files), texts(r.Risks)
+		out.Files, out.Risks, out.Merged, out.Made = texts(r.Files), texts(r.Risks), texts(r.Merged), r.Made
 		for _, p := range r.Parts {
 			out.Parts = append(out.Parts, &carrelv1.PatchPart{
 				Path: text(p.Path), Digest: p.Digest, Shown: int64(p.Shown), Files: texts(p.Files), Risks: texts(p.Risks),

@@ -224,6 +224,56 @@ func TestNotOffered(t *testing.T) {
 	}
 }
 
+// A change to files is made where it says, and nowhere else.
+func TestWherePatchesGo(t *testing.T) {
+	var made []string
+	on := func(where string) steps.Change {
+		return func(_ context.Context, p runtime.HostPatch) (runtime.HostPatched, error) {
+			made = append(made, strings.TrimSpace(where+" "+p.Remote))
+			return runtime.HostPatched{Digest: "sha256:aa", Merged: []string{"f"}, Made: "sha256:bb"}, nil
+		}
+	}
+	for _, c := range []struct {
+		cfg  steps.Config
+		want []string
+	}{
+		{steps.Config{Patch: on("here"), RemotePatch: on("there"), Remotes: []string{"web-1"}}, []string{"here", "there web-1"}},
+		{steps.Config{Patch: on("here"), Remotes: []string{"web-1"}}, []string{"here"}},
+		{steps.Config{RemotePatch: on("there"), Remotes: []string{"web-1"}}, []string{"there web-1"}},
+	} {
+		made = nil
+		if _, err := serve(t.Context(), t, c.cfg, func(d *daemon) error {
+			if d.start.GetPatches() != (c.cfg.Patch != nil) || d.start.GetRemotePatches() != (c.cfg.RemotePatch != nil) {
+				t.Errorf("it starts with %v", d.start)
+			}
+			done := 0
+			for i, remote := range []string{"", "web-1", "web-2", "host"} {
+				if err := d.stream.Send(&carrelv1.ServeResponse{Message: &carrelv1.ServeResponse_Patch{
+					Patch: &carrelv1.AgentPatch{Number: int64(i), Remote: remote},
+				}}); err != nil {
+					return err
+				}
+				m, err := d.stream.Receive()
+				if err != nil {
+					return err
+				}
+				r := m.GetPatched()
+				if r.GetError() == "" && r.GetDigest() == "sha256:aa" && r.GetMade() == "sha256:bb" && slices.Equal(r.GetMerged(), []string{"f"}) {
+					done++
+				} else if !strings.Contains(r.GetError(), "changes no files there") {
+					t.Errorf("%q: %v", remote, r)
+				}
+			}
+			if done != len(c.want) || !slices.Equal(made, c.want) {
+				t.Errorf("%d were made: %q, and not %q", done, made, c.want)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // A step has a command, time and room.
 func TestNoTimeOrRoom(t *testing.T) {
 	var local noted

@@ -3,6 +3,7 @@ package turns
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -14,6 +15,9 @@ import (
 
 // patchPart is the part of a plan that changes files.
 const patchPart = "patch"
+
+// remoteTime is how long a change to files of a remote host may take to be computed or made, beside the grace.
+const remoteTime = 5 * time.Minute
 
 // proposal is a plan of commands, or of a change to files with commands that check it.
 type proposal struct {
@@ -45,10 +49,6 @@ type patched struct {
 
 // resolvePatch has the change computed where it is to be made. Nothing is changed.
 func (t *Turns) resolvePatch(ctx context.Context, turn *Turn, p *plan.FilePatchPlan) (s step, err error) {
-	if p.Target.Kind == operation.Remote {
-		return s, fmt.Errorf("cannot change files on %s by a file_patch_plan: that is for the host and for workspaces; propose commands for "+
-			"remote hosts: %w", p.Target, errdefs.ErrInvalidArgument)
-	}
 	names, err := t.names(turn, p.Target)
 	if err != nil {
 		return s, err
@@ -58,11 +58,18 @@ func (t *Turns) resolvePatch(ctx context.Context, turn *Turn, p *plan.FilePatchP
 			return s, fmt.Errorf("cannot change files on the host: the user did not offer any; propose commands: %w", errdefs.ErrPermissionDenied)
 		}
 	}
+	change := runtime.HostPatch{Text: p.Text(), Modes: map[string]uint32{}}
+	if p.Target.Kind == operation.Remote {
+		if hosts := turn.Hosts(); hosts == nil || !hosts.RemotePatches() || len(names) != 1 {
+			return s, fmt.Errorf("cannot change files on %s: the client that serves it does not, or these are several hosts; propose commands: %w",
+				p.Target, errdefs.ErrPermissionDenied)
+		}
+		change.Remote = names[0]
+	}
 	s = step{shown: operation.PlanStep{Part: patchPart}, hosts: 1}
 	if err := t.place(ctx, turn, &s, p.Target.Kind, names[0]); err != nil {
 		return s, err
 	}
-	change := runtime.HostPatch{Text: p.Text(), Modes: map[string]uint32{}}
 	for _, m := range p.Permissions {
 		change.Modes[m.Path] = m.Bits()
 	}
@@ -85,11 +92,19 @@ func (t *Turns) patchOn(ctx context.Context, turn *Turn, s *step, op operation.O
 	if s.on.Kind == operation.Workspace {
 		return t.cfg.Files.Patch(ctx, operation.Request{By: turn.By, Op: op, Wait: -1, Trace: turn.Trace}, string(s.on.Name), change)
 	}
-	ctx, cancel := late(ctx, 0)
+	limit := time.Duration(0)
+	if change.Remote != "" {
+		limit = remoteTime
+	}
+	ctx, cancel := late(ctx, limit)
 	defer cancel()
 	by := turn.Hosts()
 	if by == nil {
 		return runtime.HostPatched{}, fmt.Errorf("cannot change files: who served them has gone: %w", errdefs.ErrUnavailable)
+	}
+	if change.Remote != "" && !by.RemotePatches() { // one of an earlier release would change files of its own machine
+		return runtime.HostPatched{}, fmt.Errorf("cannot change files on %s: the client that serves it now does not: %w", s.shown.Target,
+			errdefs.ErrUnavailable)
 	}
 	return by.Patch(ctx, change)
 }
@@ -102,7 +117,7 @@ func (t *Turns) apply(ctx context.Context, turn *Turn, s *step, out StepResult) 
 		return out
 	}
 	code := 0
-	out.Code, out.Undo = &code, done.ID
+	out.Code, out.Undo, out.Merged = &code, done.ID, oneLines(done.Merged)
 	return out
 }
 
@@ -116,11 +131,23 @@ func (t *Turns) make(ctx context.Context, turn *Turn, s *step) (done runtime.Hos
 	}
 	return done, a.Do(ctx, func(ctx context.Context, _ permit.Permit) (any, error) {
 		done, err = t.patchOn(ctx, turn, s, s.patch.op, s.patch.change)
-		return changed{Undo: done.ID}, err
+		return changed{done.ID, oneLines(done.Merged), done.Made}, err
 	})
 }
 
 // changed is what the outcome of a change to files says in the record.
 type changed struct {
 	Undo string `json:"undo,omitempty"`
+	// Merged are files that had changed since the question, but nothing that was shown of them, and Made is the digest of what
+	// was made.
+	Merged []string `json:"merged,omitempty"`
+	Made   string   `json:"made,omitempty"`
+}
+
+// oneLines are names, each on one line.
+func oneLines(names []string) (all []string) {
+	for _, n := range names {
+		all = append(all, oneLine(n))
+	}
+	return all
 }

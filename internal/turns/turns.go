@@ -159,6 +159,8 @@ type StepResult struct {
 	Job id.Command `json:"job,omitempty"`
 	// Undo is what "carrel undo" takes, of a change to files.
 	Undo string `json:"undo,omitempty"`
+	// Merged are the files of it that had changed since the plan was shown, elsewhere: the change was made to what they are now.
+	Merged []string `json:"merged,omitempty"`
 }
 
 func (r StepResult) failed() bool { return r.Code == nil || *r.Code != 0 }

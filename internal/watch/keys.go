@@ -66,6 +66,9 @@ func (m *Model) key(k tea.KeyPressMsg) tea.Cmd {
 	if m.denying != nil {
 		return m.compose(k)
 	}
+	if m.choosing != nil {
+		return m.pick(k)
+	}
 	m.note = ""
 	step := max(m.shown, 1)
 	on := m.showing()
@@ -117,6 +120,8 @@ func (m *Model) key(k tea.KeyPressMsg) tea.Cmd {
 		return m.answer(Once)
 	case "t":
 		return m.answer(Thread)
+	case "f":
+		m.beginChoice()
 	case "n", "d":
 		if o := m.answerable(); o != nil {
 			if m.draft != o.of {
@@ -192,15 +197,15 @@ func (m *Model) answer(kind Kind) tea.Cmd {
 }
 
 // send answers each item with a call of its own.
-func (m *Model) send(items []Item, kind Kind, reason string) tea.Cmd {
+func (m *Model) send(items []Item, kind Kind, reason string, files ...string) tea.Cmd {
 	for _, i := range items {
 		m.busy[i.ID] = true
 	}
 	m.turn(list)
 	return func() tea.Msg {
-		done := answeredMsg{kind: kind, items: items}
+		done := answeredMsg{kind: kind, files: files, items: items}
 		for _, i := range items {
-			done.errs = append(done.errs, m.source.Answer(m.ctx, i.ID, kind, reason))
+			done.errs = append(done.errs, m.source.Answer(m.ctx, i.ID, kind, reason, files...))
 		}
 		return done
 	}
@@ -208,7 +213,7 @@ func (m *Model) send(items []Item, kind Kind, reason string) tea.Cmd {
 
 // answered says what became of an answer.
 func (m *Model) answered(done answeredMsg) {
-	what := map[Kind]string{Once: "approved", Thread: "approved for its thread", Deny: "denied"}[done.kind]
+	what := map[Kind]string{Once: "approved", Thread: "approved for its thread", Deny: "denied", Files: chosenText(done.files)}[done.kind]
 	var failed strings.Builder
 	good := 0
 	for n, i := range done.items {

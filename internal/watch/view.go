@@ -21,6 +21,7 @@ const helpText = `  up, down, k, j   choose; on a page, read
   enter            show all of the question on a page of its own; back
   y                let it pass, once
   t                let it pass, and remember it in its thread
+  f                go through the files of a change: y has one changed, n leaves it as it is
   n                refuse; a reason is asked for
   a                answer every question about the same action; asks first
   tab              what is over
@@ -143,6 +144,8 @@ func (m *Model) keysLine(l layout) string {
 		ends := cells.Longest(m.width/2, "▏  enter refuses "+m.denying.name()+", esc goes back", "▏  enter, esc", "▏")
 		ask := cells.Longest(m.width/3, "Why not? ", "? ", "")
 		return ask + cells.Tail(cells.Visible(string(m.reason)), m.width-cells.Width(ask)-cells.Width(ends)) + ends
+	case m.choosing != nil:
+		return m.choosing.prompt(m.width)
 	case m.showing() == help || m.showing() == report:
 		return dim + cells.Longest(m.width, "space, b read  q goes back", "q goes back", "q") + off
 	case m.history:
@@ -169,7 +172,11 @@ func (m *Model) keysLine(l layout) string {
 	if n := len(m.alike()); n > 1 {
 		alike = fmt.Sprintf("  a all %d", n)
 	}
-	answers := "y once" + thread + "  n refuse" + alike
+	files := ""
+	if len(m.pending[m.at()].Files) > 1 {
+		files = "  f files"
+	}
+	answers := "y once" + files + thread + "  n refuse" + alike
 	if m.showing() == whole {
 		return dim + cells.Longest(m.width, answers+"  space, b read  esc goes back", answers+"  esc", "y t n a  esc", "y t n") + off
 	}

@@ -38,6 +38,8 @@ type Item struct {
 	Until string
 	// Threads: an answer for its whole thread is possible.
 	Threads bool
+	// Files are those of a change, of which some may be let through alone.
+	Files []string
 	// Answer is the result in a few words.
 	Answer string
 }
@@ -50,6 +52,8 @@ const (
 	Once   Kind = "once"
 	Thread Kind = "thread"
 	Deny   Kind = "deny"
+	// Files lets some files of a change through.
+	Files Kind = "files"
 )
 
 // Source is the daemon, as the interface sees it.
@@ -59,8 +63,8 @@ type Source interface {
 	Watch(ctx context.Context, f func(*Item)) error
 	// History returns answered and expired items, the newest first.
 	History(ctx context.Context) ([]Item, error)
-	// Answer answers one.
-	Answer(ctx context.Context, id string, kind Kind, reason string) error
+	// Answer answers one. files are those of an answer of kind Files.
+	Answer(ctx context.Context, id string, kind Kind, reason string, files ...string) error
 }
 
 // Run shows the interface until the person quits or ctx ends.
@@ -133,6 +137,7 @@ type (
 	}
 	answeredMsg struct {
 		kind  Kind
+		files []string
 		items []Item
 		errs  []error // one for each item, nil for what was answered
 	}
@@ -190,9 +195,11 @@ type Model struct {
 	denying *order
 	reason  []rune
 	draft   string
-	busy    map[string]bool
-	note    string
-	lost    error
+	// choosing is the question of which files are being chosen.
+	choosing *choice
+	busy     map[string]bool
+	note     string
+	lost     error
 }
 
 // seen is what a person could read of a text since the last change of the window or of the text.

@@ -34,10 +34,10 @@ func (a *answers) Watch(ctx context.Context, f func(*watch.Item)) error { return
 
 func (a *answers) History(context.Context) ([]watch.Item, error) { return a.history, nil }
 
-func (a *answers) Answer(_ context.Context, id string, kind watch.Kind, reason string) error {
+func (a *answers) Answer(_ context.Context, id string, kind watch.Kind, reason string, files ...string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.got = append(a.got, fmt.Sprintf("%s %s %s", id, kind, reason))
+	a.got = append(a.got, fmt.Sprintf("%s %s %s", id, kind, reason)+strings.Join(files, ","))
 	if a.fail != nil {
 		return a.fail(id)
 	}
@@ -132,6 +132,61 @@ func item(n int) watch.Item {
 		), Where: "demo", By: "uid:1000", What: fmt.Sprintf("rm thing-%d", n),
 		Details: fmt.Sprintf("details of %d", n), Until: "12:01:30", Threads: n != 2,
 	}
+}
+
+// The files of a change are gone through one after the other, at a question of which all was shown; what is let through is what
+// was chosen of that question, and of no other.
+func TestFilesAreChosen(t *testing.T) {
+	change := item(1)
+	change.Files = []string{"a.conf", "b\x1b[2J", "c.conf"}
+	for _, c := range []struct {
+		keys      []string
+		said, has string
+	}{
+		{[]string{"f", "y", "n", "y"}, "ap-1 files a.conf,c.conf", "approved for a.conf, c.conf"},
+		{[]string{"f", "n", "y", "n"}, "ap-1 files b\x1b[2J", `approved for b\x1b[2J`},
+		{[]string{"f", "y", "y", "y"}, "ap-1 once ", "approved"},
+		{[]string{"f", "n", "n", "n"}, "ap-1 deny none of its files is to be changed", "denied"},
+		{[]string{"f", "y"}, "", `2 of 3: change b\x1b[2J`},
+		{[]string{"f", "y", "x", "t", "a", "space"}, "", "2 of 3"},
+		{[]string{"f", "y", "n", "esc"}, "", "not answered"},
+		{[]string{"down", "f"}, "", "as a whole or not"},
+	} {
+		s := open(t, change, item(2))
+		s.keys(c.keys...)
+		if got := s.a.said(); got != c.said {
+			t.Errorf("%q: %q, and has to be %q", c.keys, got, c.said)
+		}
+		s.shows(c.has)
+		if strings.Contains(s.text(), "\x1b[2J") {
+			t.Errorf("%q: a name cleared the screen", c.keys)
+		}
+	}
+	// It ends, or the window grows too small to show it, before the last file.
+	s := open(t, change, item(2))
+	s.keys("f", "y", "n")
+	s.item(over(change, "expired"))
+	s.keys("y")
+	s.shows("not answered: it is over")
+	s.keys("down")
+	s.item(change)
+	s.keys("down", "f", "y", "n")
+	s.size(20, 2)
+	s.keys("y")
+	s.size(100, 30)
+	s.shows("read it and press f again")
+	if got := s.a.said(); got != "" {
+		t.Errorf("%q", got)
+	}
+	// Half of it was shown.
+	long := change
+	long.Details = strings.Repeat("a line\n", 100)
+	s = open(t, long)
+	s.keys("f", "y", "y", "y")
+	if got := s.a.said(); got != "" {
+		t.Errorf("%q", got)
+	}
+	s.shows("Not all of it was shown")
 }
 
 func over(i watch.Item, answer string) watch.Item {

@@ -11,6 +11,7 @@ var chinese = [count]string{
 	StepExit:     "退出码 %d",
 	StepJob:      "作为后台任务 %s 运行",
 	StepDone:     "完成",
+	StepMerged:   "完成；已合并，因为其他位置在此期间有改动：%s",
 	ToolRead:     "已读取",
 	NotBegun:     "未开始，原因是 %s：",
 	StepNotBegun: "未开始：%s",
@@ -203,7 +204,7 @@ var chinese = [count]string{
 
   enter            发送；alt+enter、ctrl+j  换行
   up, down         此前输入的内容；在空行上，up 取回排队的内容
-  tab              补全 /命令、@文件 和 @主机
+  tab              补全 /命令、@文件、@主机，以及 /undo 的位置
   esc              停止本轮，并立即提出排队的问题
   ctrl+c           停止；在空行上离开，与 ctrl+d 相同
   pgup, pgdn       翻阅
@@ -224,7 +225,9 @@ var chinese = [count]string{
   /on         说明命令可以在哪里执行
   /tools      说明助手可以使用什么
   /job        显示后台任务
-  /undo [ID]  列出文件改动，或撤销其中一个
+  /undo [ID]  列出本机的文件改动，或撤销其中一个
+  /undo workspace NAME [ID]、/undo remote NAME [ID]  工作区或远程主机的改动；
+              /undo --on NAME 也指工作区
   /memory     列出会话开始时告诉助手的笔记
   /remember TEXT  记下一条笔记；不带文字则记下助手建议的那条
   /forget N   忘记一条笔记

@@ -11,6 +11,7 @@ var english = [count]string{
 	StepExit:     "exit code %d",
 	StepJob:      "runs as job %s",
 	StepDone:     "done",
+	StepMerged:   "done; merged, as it had changed elsewhere meanwhile: %s",
 	ToolRead:     "read",
 	NotBegun:     "not begun, because %s:",
 	StepNotBegun: "not begun: %s",
@@ -206,7 +207,7 @@ var english = [count]string{
 
   enter            send; alt+enter, ctrl+j  begin another line
   up, down         what was entered before; at an empty line, up takes back what is queued
-  tab              complete /commands, @files and @hosts
+  tab              complete /commands, @files and @hosts, and where /undo is meant
   esc              stop the turn, and ask what is queued at once
   ctrl+c           stop; at an empty line leave, as ctrl+d does
   pgup, pgdn       read
@@ -227,7 +228,9 @@ A question is answered at an empty line, once all of it was on the screen:
   /on         say where commands may run
   /tools      say what the agent has to work with
   /job        show the jobs that run in the background
-  /undo [ID]  list changes to files, or undo one
+  /undo [ID]  list changes to files of this machine, or undo one
+  /undo workspace NAME [ID], /undo remote NAME [ID]  those of a workspace or a
+              remote host; /undo --on NAME is a workspace too
   /memory     list the notes that the agent is told when a session begins
   /remember TEXT  keep such a note; without a text, the one that the agent proposed
   /forget N   forget a note

@@ -14,6 +14,7 @@ const (
 	StepExit
 	StepJob
 	StepDone
+	StepMerged
 	ToolRead
 	NotBegun
 	StepNotBegun

@@ -154,6 +154,31 @@ func (c *Client) UnpackFiles(ctx context.Context, start *carrelv1.UnpackFilesSta
 	return res.Msg.GetSummary(), nil
 }
 
+// ListPatches returns the changes that agents made to files of a workspace and that can be undone, those that were undone
+// included. What runs in the workspace can change what is said of them.
+//
+// Errors: as of ReadFile.
+func (c *Client) ListPatches(ctx context.Context, workspace string) ([]*carrelv1.FilePatch, error) {
+	res, err := c.Files().ListPatches(ctx, connect.NewRequest(&carrelv1.ListPatchesRequest{Workspace: workspace}))
+	if err != nil {
+		return nil, err
+	}
+	return res.Msg.GetPatches(), nil
+}
+
+// UndoPatch brings back what was there before such a change: all files, or none if one has changed since. The id that it
+// returns undoes the undoing.
+//
+// Errors: invalid_argument (it is no id), not_found, failed_precondition (a file has changed since, it was undone before), and
+// as of ReadFile.
+func (c *Client) UndoPatch(ctx context.Context, workspace, id string) (string, error) {
+	res, err := c.Files().UndoPatch(ctx, connect.NewRequest(&carrelv1.UndoPatchRequest{Workspace: workspace, Id: id}))
+	if err != nil {
+		return "", err
+	}
+	return res.Msg.GetId(), nil
+}
+
 // sendAll sends a stream. Its error is the reader's: where sending fails, the answer says why.
 func sendAll[M any](r io.Reader, send func(*M) error, start, finish *M, data func([]byte) *M) error {
 	if send(start) != nil {

@@ -44,6 +44,17 @@ func TestFilesOfAWorkspace(t *testing.T) {
 		if _, err := c.UnpackFiles(t.Context(), unpack, strings.NewReader("a tree")); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+		if all, err := c.ListPatches(t.Context(), "demo"); err != nil || len(all) != 1 || all[0].GetId() != "p-0" || len(all[0].GetFiles()) != 1 {
+			t.Errorf("%s: %v, %v", name, all, err)
+		}
+		if id, err := c.UndoPatch(t.Context(), "demo", "p-0"); err != nil || id != "p-1" {
+			t.Errorf("%s: %q, %v", name, id, err)
+		}
+		for _, x := range [][2]string{{"demo", "p-2"}, {"none", "p-0"}} {
+			if _, err := c.UndoPatch(t.Context(), x[0], x[1]); !errdefs.IsNotFound(err) {
+				t.Errorf("%s: %q: %v", name, x, err)
+			}
+		}
 		out.Reset()
 		req := &carrelv1.PackFilesRequest{Workspace: "demo", Path: unpack.GetPath()}
 		if s, err := c.PackFiles(t.Context(), req, &out); err != nil || s == nil || out.String() != "a tree" {

@@ -105,6 +105,7 @@ var tiers = []deps.Tier{
 	{Name: "egress", Level: 4},
 	{Name: "runtime", Level: 4},
 	{Name: "jobs", Level: 4},
+	{Name: "remotepatch", Level: 4},
 	{Name: "archiver", Level: 4, With: []string{"runtime"}},
 
 	{Name: "watch", Level: 5},

@@ -275,6 +275,32 @@ func TestEditorKeepsNotes(t *testing.T) {
 	}
 }
 
+// One file of a change is let through in an editor, and the others stay as they are.
+func TestEditorChoosesAFile(t *testing.T) {
+	m, alice, _ := newAsked(t)
+	d := m.look(t, "demo")
+	d.sh(t, `for f in a.conf b.conf; do printf 'port = 80\nname = a\n' > $f; done`)
+	s := m.script(t, always(patchOf("workspace demo", portDiff("a.conf")+portDiff("b.conf"), "", "a.conf", "b.conf")), always(directly("it is so")))
+	mark := m.mark(t)
+	e := m.editor(t, alice)
+	id := e.prompt("change it")
+	asked, _ := e.until("the question", func(m linerpc.Message) bool { return m.Method == "session/request_permission" })
+	if text := string(asked.Params); !strings.Contains(text, `"name":"Change only b.conf"`) || !strings.Contains(text, "+port = 8080") {
+		t.Errorf("asked %s", text)
+	}
+	e.write(linerpc.Message{ID: asked.ID, Result: json.RawMessage(`{"outcome":{"outcome":"selected","optionId":"only-2"}}`)})
+	if reason, said := e.end(id); reason != "end_turn" || !strings.Contains(said, "it is so") {
+		t.Errorf("%s: %s", reason, said)
+	}
+	if got := d.sh(t, "head -qn1 a.conf b.conf"); got != "port = 80\nport = 8080" {
+		t.Errorf("%q", got)
+	}
+	if said := s.said(); len(said) != 2 || !strings.Contains(said[1], `\"left_out\":[\"a.conf\"]`) {
+		t.Errorf("the model was told %q", last(said))
+	}
+	m.recorded(t, mark, `"type":"approval"`, `"kind":"files"`, `"files":["b.conf"]`)
+}
+
 // What the editor denies, leaves open or ends is not run, and neither is what it may not answer.
 func TestEditorAllowsNothingElse(t *testing.T) {
 	m, alice, _ := newAsked(t)

@@ -217,3 +217,144 @@ func TestAskOnRemoteHosts(t *testing.T) {
 		t.Error("a step was run at a server with another key, or here")
 	}
 }
+
+// A change to files of a remote host is shown with its lines, made on a yes by the user there and nowhere else, recorded with
+// the host as its target, listed and undone. What changes before the answer, and what is no file of its own, stays. Whoever is
+// killed in between, no file is changed in the end, or all are.
+func TestAskForAPatchOfARemoteHost(t *testing.T) {
+	o := newOperator(t)
+	m := newModeled(t, "")
+	m.set(t, nil, "set", "SHARED_KEY", "planted-"+rand.Text(), "--host", "api.test:"+m.port)
+	port, known := o.sshd(t, "127.0.0.2")
+	bin := t.TempDir() // the programs of the host that are killed, once there is a file that says so
+	openWay(t, bin)
+	wrapper := "#!/bin/sh\n[ ! -e \"$HOME/kill\" ] || case $* in *./b.conf) : >\"$HOME/killed\"; kill -s KILL 0 ;; esac\n" +
+		"exec /bin/mv \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(bin, "mv"), []byte(wrapper), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	o.write(t, ".ssh/known_hosts", []byte(known))
+	o.write(t, ".config/carrel/hosts.yaml", fmt.Appendf(nil,
+		"hosts:\n  web-1: {address: 127.0.0.2, port: %s, env: {set: {PATH: %q}}}\n", port, bin+":/usr/bin:/bin"))
+	carrel := func(args ...string) *exec.Cmd {
+		c := m.command(context.Background(), o.Credential, args...)
+		c.Env, c.Dir = append(c.Environ(), "HOME="+o.home, "XDG_CONFIG_HOME=", "XDG_STATE_HOME="), "/"
+		return c
+	}
+	const was = "port = 80\nname = a\n"
+	reset := func() {
+		t.Helper()
+		for _, n := range []string{"a.conf", "b.conf"} {
+			_ = os.Remove(filepath.Join(o.home, n))
+			if err := os.Chmod(o.write(t, n, []byte(was)), 0o640); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	is := func(a, b string) {
+		t.Helper()
+		for n, want := range map[string]string{"a.conf": a, "b.conf": b} {
+			text, err := os.ReadFile(filepath.Join(o.home, n))
+			if err != nil || string(text) != want {
+				t.Errorf("%s is %q, %v, and has to be %q", n, text, err, want)
+			}
+		}
+		if left, err := filepath.Glob(filepath.Join(o.home, ".carrel-*")); err != nil || len(left) > 0 {
+			t.Errorf("%q are left", left)
+		}
+	}
+	change := strings.Replace(was, "80", "8080", 1)
+	plan := patchOf("remote web-1", portDiff("a.conf")+portDiff("b.conf"), "", "a.conf", "b.conf")
+	ask := func(plan string, happens func(), keys, says string) (told []string) {
+		t.Helper()
+		s := m.script(t, always(plan), always(directly("so it is")))
+		x := ptytest.Start(t, carrel("ask", "--llm", "m1", "--model", "house", "--on", "remote", "change it"), 60, 120, false)
+		x.Expect("[f] choose among its files")
+		if screen := x.Screen(); !strings.Contains(screen, "remote web-1: change 2 files") || !strings.Contains(screen, "+port = 8080") {
+			t.Errorf("asked %q", screen)
+		}
+		happens()
+		x.Type(keys)
+		x.Expect(says)
+		if says != "not approved" {
+			x.Expect("so it is")
+		}
+		x.Wait()
+		return s.said()
+	}
+	nothing := func() {}
+	reset()
+	ask(plan, func() { is(was, was) }, "n\n\n", "not approved")
+	is(was, was)
+	mark := m.mark(t)
+	ask(plan, nothing, "y\n", "1. remote web-1: done")
+	is(change, change)
+	if fi, err := os.Stat(filepath.Join(o.home, "a.conf")); err != nil || fi.Mode().Perm() != 0o640 {
+		t.Errorf("%v, %v", fi, err)
+	}
+	m.recorded(t, mark, `"kind":"patch.apply"`, `"target":"remote","host":"web-1"`, filepath.Join(o.home, "a.conf"))
+	list := finish(carrel("undo", "--remote", "web-1"), "")
+	id := regexp.MustCompile(`p-[0-9a-f]{16}`).FindString(list.out)
+	if id == "" || !strings.Contains(list.out, "a.conf") {
+		t.Errorf("%+v", list)
+	}
+	if r := finish(carrel("undo", "--remote", "web-1", id), ""); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	is(was, was)
+	if r := finish(carrel("undo", "--remote", "web-1", id), ""); r.code == 0 || !strings.Contains(r.err, "undone before") {
+		t.Errorf("%+v", r)
+	}
+	if r := finish(carrel("undo", "--remote", "web-9"), ""); r.code == 0 || !strings.Contains(r.err, "no remote host") {
+		t.Errorf("%+v", r)
+	}
+	// One of the files alone.
+	ask(plan, nothing, "f\ny\nn\n", "left as they are: b.conf")
+	is(change, was)
+	// Another content, or something else, before the answer.
+	other := strings.Replace(was, "a\n", "b\n", 1)
+	reset()
+	ask(plan, func() { o.write(t, "b.conf", []byte(other)) }, "y\n", "has changed since")
+	is(was, other)
+	reset()
+	b := filepath.Join(o.home, "b.conf")
+	ask(plan, func() {
+		if err := errors.Join(os.Rename(b, b+"-2"), os.Symlink(b+"-2", b)); err != nil {
+			t.Fatal(err)
+		}
+	}, "y\n", "symbolic link")
+	if to, err := os.Readlink(b); err != nil || to != b+"-2" {
+		t.Errorf("%q, %v", to, err)
+	}
+	_ = os.Remove(b)
+	is2, err := os.ReadFile(filepath.Join(o.home, "a.conf"))
+	if err != nil || string(is2) != was {
+		t.Errorf("%q, %v", is2, err)
+	}
+	// What is no file of its own is refused before anybody is asked.
+	reset()
+	for _, c := range [][2]string{{"l.conf", "symbolic link"}, {"h.conf", "hard links"}, {"/proc/self/environ", "no file in /proc"}} {
+		_ = os.Symlink("a.conf", filepath.Join(o.home, "l.conf"))
+		_ = os.Link(b+"-2", filepath.Join(o.home, "h.conf"))
+		s := m.script(t, always(patchOf("remote web-1", portDiff(c[0]), "", c[0])), always(directly("so it is")))
+		r := finish(carrel("ask", "--llm", "m1", "--on", "remote", "change it"), "")
+		if said := s.said(); r.code != 0 || strings.Contains(r.err, "plan 1") || len(said) != 2 || !strings.Contains(said[1], c[1]) {
+			t.Errorf("%s: %+v, the model was told %q", c[0], r, last(said))
+		}
+	}
+	// Everything of it on the host is killed before the second file is exchanged; the next request there takes it back.
+	reset()
+	o.write(t, "kill", nil)
+	ask(plan, nothing, "y\n", "1. remote web-1: ")
+	if _, err := os.Stat(filepath.Join(o.home, "killed")); err != nil {
+		t.Errorf("nothing was killed: %v", err)
+	}
+	if text, err := os.ReadFile(filepath.Join(o.home, "a.conf")); err != nil || string(text) != change {
+		t.Errorf("the kill came before the first file: %q, %v", text, err)
+	}
+	_ = os.Remove(filepath.Join(o.home, "kill"))
+	if r := finish(carrel("undo", "--remote", "web-1"), ""); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	is(was, was)
+}

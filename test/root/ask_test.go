@@ -284,6 +284,60 @@ func TestAskForAPatch(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	is("port = 80\r\nname = a\r\n")
+	// A file that changes elsewhere before the answer keeps both; one that changes there, or is none any more, stays.
+	const long = "port = 80\r\nname = a\r\nb\r\nc\r\nd\r\n"
+	for happens, is := range map[string]string{
+		"printf 'port = 80\r\nname = a\r\nb\r\nc\r\nd\r\nmore\r\n' > app.conf": "port = 8080\r\nname = a\r\nb\r\nc\r\nd\r\nmore\r\n",
+		"printf 'port = 81\r\nname = a\r\nb\r\nc\r\nd\r\n' > app.conf":         "port = 81\r\nname = a\r\nb\r\nc\r\nd\r\n",
+		"mv app.conf s; ln -s s app.conf":                                      long,
+		"mv app.conf s; mkfifo app.conf":                                       "",
+	} {
+		if err := errors.Join(os.RemoveAll(file), os.WriteFile(file, []byte(long), 0o644), os.Chown(file, int(o.Uid), int(o.Gid))); err != nil {
+			t.Fatal(err)
+		}
+		m.script(t, always(change("app.conf")), always(directly("it is over")))
+		x := ptytest.Start(t, carrel("ask", "--llm", "m1", "--model", "house", "--on", "host", "change it"), 50, 120, false)
+		x.Expect(question)
+		c := exec.CommandContext(t.Context(), "/bin/sh", "-c", happens)
+		c.Dir, c.SysProcAttr = filepath.Dir(file), &syscall.SysProcAttr{Credential: o.Credential}
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		x.Type("y\n")
+		merged := strings.Contains(is, "8080")
+		if merged {
+			x.Expect("done; merged, as it had changed elsewhere meanwhile: app.conf")
+		} else {
+			x.Expect("has changed since")
+		}
+		x.Expect("it is over")
+		x.Wait()
+		if fi, err := os.Lstat(file); err != nil || fi.Mode()&os.ModeNamedPipe == 0 {
+			if b, err := os.ReadFile(file); err != nil || string(b) != is {
+				t.Errorf("%s: %q, %v", happens, b, err)
+			}
+		} else if is != "" {
+			t.Errorf("%s: %v, %v", happens, fi, err)
+		}
+		if merged {
+			list := finish(carrel("undo", "-o", "json"), "")
+			if err := json.Unmarshal([]byte(list.out), &changes); err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range changes {
+				if c.State == "made" {
+					finish(carrel("undo", c.ID), "")
+				}
+			}
+			if b, err := os.ReadFile(file); err != nil || string(b) != strings.Replace(is, "8080", "80", 1) {
+				t.Errorf("undone: %q, %v", b, err)
+			}
+		}
+		_ = os.Remove(filepath.Join(filepath.Dir(file), "s"))
+	}
+	if err := errors.Join(os.RemoveAll(file), os.WriteFile(file, []byte("port = 80\r\nname = a\r\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
 	// Nothing outside of the directory is changed, by whatever name.
 	for _, path := range []string{"../.ssh/id_ed25519", filepath.Join(o.home, ".ssh/id_ed25519"), "/etc/hostname"} {
 		s := m.script(t, always(change(path)), always(directly("done")))

@@ -100,16 +100,41 @@ func TestAskForAPatchOfAWorkspace(t *testing.T) {
 	if r := m.try(alice, "", "undo", "--on", "demo", id); r.code == 0 || !strings.Contains(r.err, "undone before") {
 		t.Errorf("%+v", r)
 	}
-	// What changes between the question and the answer is not overwritten.
-	m.script(t, always(patchOf("workspace demo", portDiff("app.conf"), "", "app.conf")), always(directly("so it is")))
-	x := m.answering(t, alice, question, "")
-	d.sh(t, "printf 'port = 80\nname = a\nmore\n' > app.conf")
-	x.Type("y\n")
-	x.Expect("has changed since")
-	x.Wait()
-	if got := d.sh(t, "cat app.conf"); got != "port = 80\nname = a\nmore" {
+	// What changes between the question and the answer is not overwritten: it is merged, or nothing is changed.
+	change := func(happens, says string) {
+		t.Helper()
+		m.script(t, always(patchOf("workspace demo", portDiff("app.conf"), "", "app.conf")), always(directly("so it is")))
+		x := m.answering(t, alice, question, "")
+		d.sh(t, happens)
+		x.Type("y\n")
+		x.Expect(says)
+		x.Expect("so it is")
+		x.Wait()
+	}
+	mark := m.mark(t)
+	change("printf 'port = 80\nname = a\nmore\n' > app.conf", "done; merged, as it had changed elsewhere meanwhile: app.conf")
+	if got := d.sh(t, "cat app.conf"); got != "port = 8080\nname = a\nmore" {
 		t.Errorf("%q", got)
 	}
+	m.recorded(t, mark, `"type":"outcome"`, `"merged":["app.conf"],"made":"sha256:`)
+	for _, c := range m.made(t) { // those of other contents are refused
+		m.try(alice, "", "undo", "--on", "demo", c)
+	}
+	if got := d.sh(t, "cat app.conf"); got != "port = 80\nname = a\nmore" {
+		t.Errorf("undone: %q", got)
+	}
+	for happens, is := range map[string]string{
+		"printf 'port = 80\nname = b\n' > app.conf":                                  "port = 80\nname = b",
+		"printf 'port = 80\nname = a\n' > app.conf; mv app.conf s; ln -s s app.conf": "port = 80\nname = a",
+		"rm app.conf; mkfifo app.conf; printf x > s":                                 "x",
+	} {
+		d.sh(t, `rm -f app.conf s; printf 'port = 80\nname = a\n' > app.conf; chmod 640 app.conf`)
+		change(happens, "has changed since")
+		if got := d.sh(t, "[ -f s ] && cat s || cat app.conf"); got != is {
+			t.Errorf("%s: %q", happens, got)
+		}
+	}
+	d.sh(t, `rm -f app.conf s; printf 'port = 80\nname = a\n' > app.conf; chmod 640 app.conf`)
 	// Links, pipes, second names and what is not the workspace's own are no files to change, and nobody is asked.
 	d.sh(t, `ln -s d l; ln -s /etc e; ln app.conf hard; mkfifo pipe; ln -s app.conf link`)
 	for path, why := range map[string]string{
@@ -127,7 +152,7 @@ func TestAskForAPatchOfAWorkspace(t *testing.T) {
 	if r := m.try(theirs, "", "create", "theirs"); r.code != 0 {
 		t.Fatal(r.err)
 	}
-	mark := m.mark(t)
+	mark = m.mark(t)
 	s := m.script(t, always(patchOf("workspace theirs", portDiff("app.conf"), "", "app.conf")), always(directly("done")))
 	if r := m.try(alice, "", "ask", "--llm", "m1", "--on", "none", "change it"); strings.Contains(r.err, "plan 1") {
 		t.Errorf("%+v", r)
@@ -140,6 +165,21 @@ func TestAskForAPatchOfAWorkspace(t *testing.T) {
 	if said := s.said(); len(said) != 2 || !strings.Contains(said[1], "invalid") {
 		t.Errorf("the model was told %q", last(said))
 	}
+}
+
+// made are the changes to files of the workspace demo that can be undone.
+func (m *modeled) made(t *testing.T) (ids []string) {
+	t.Helper()
+	var all []struct{ ID, State string }
+	if err := json.Unmarshal([]byte(m.carrel(t, "undo", "--on", "demo", "-o", "json")), &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range all {
+		if c.State == "made" {
+			ids = append(ids, c.ID)
+		}
+	}
+	return ids
 }
 
 // Whoever dies between the exchange of two files, all files are changed in the end, or none; and the change can be undone.

@@ -8997,7 +8997,9 @@ type ServeStart struct {
 	Profile string `protobuf:"bytes,6,opt,name=profile,proto3" json:"profile,omitempty"`
 	// Stands for where steps are carried out, as a digest of the directory and of the file that names the remote hosts; at most 128 bytes.
 	// A command on a host is remembered for the session of the agent in this place alone; without one it is not remembered.
-	Place         string `protobuf:"bytes,7,opt,name=place,proto3" json:"place,omitempty"`
+	Place string `protobuf:"bytes,7,opt,name=place,proto3" json:"place,omitempty"`
+	// Patches of files on the remote hosts are carried out.
+	RemotePatches bool `protobuf:"varint,8,opt,name=remote_patches,json=remotePatches,proto3" json:"remote_patches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9081,7 +9083,14 @@ func (x *ServeStart) GetPlace() string {
 	return ""
 }
 
-// AgentPatch is a change to files on the client's machine. It is computed first, and made once it was approved.
+func (x *ServeStart) GetRemotePatches() bool {
+	if x != nil {
+		return x.RemotePatches
+	}
+	return false
+}
+
+// AgentPatch is a change to files on the client's machine, or on a remote host. It is computed first, and made once it was approved.
 type AgentPatch struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Number int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -9092,7 +9101,10 @@ type AgentPatch struct {
 	// Empty to compute what would be done and change nothing; else do it, if it is exactly this.
 	Digest string `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Only the part about these files is meant, by their paths in the patch. Empty is all of it.
-	Only          []string `protobuf:"bytes,5,rep,name=only,proto3" json:"only,omitempty"`
+	Only []string `protobuf:"bytes,5,rep,name=only,proto3" json:"only,omitempty"`
+	// The remote host, as the client gave its name; empty is the client's machine. It is set only for a client that has said
+	// remote_patches.
+	Remote        string `protobuf:"bytes,6,opt,name=remote,proto3" json:"remote,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9162,6 +9174,13 @@ func (x *AgentPatch) GetOnly() []string {
 	return nil
 }
 
+func (x *AgentPatch) GetRemote() string {
+	if x != nil {
+		return x.Remote
+	}
+	return ""
+}
+
 type PatchResult struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Number int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -9178,7 +9197,11 @@ type PatchResult struct {
 	// Why it cannot be done. At most 4 KiB.
 	Error string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
 	// What is done to each file, in the order of diff. None: the change can be approved as a whole only.
-	Parts         []*PatchPart `protobuf:"bytes,8,rep,name=parts,proto3" json:"parts,omitempty"`
+	Parts []*PatchPart `protobuf:"bytes,8,rep,name=parts,proto3" json:"parts,omitempty"`
+	// Of a change that was made: the paths in the patch of files that had changed since it was computed and hold all that was
+	// shown. It was made to what they are now, and made is the digest of that; digest is the one that was approved.
+	Merged        []string `protobuf:"bytes,9,rep,name=merged,proto3" json:"merged,omitempty"`
+	Made          string   `protobuf:"bytes,10,opt,name=made,proto3" json:"made,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9267,6 +9290,20 @@ func (x *PatchResult) GetParts() []*PatchPart {
 		return x.Parts
 	}
 	return nil
+}
+
+func (x *PatchResult) GetMerged() []string {
+	if x != nil {
+		return x.Merged
+	}
+	return nil
+}
+
+func (x *PatchResult) GetMade() string {
+	if x != nil {
+		return x.Made
+	}
+	return ""
 }
 
 // PatchPart is what a change does to one file.
@@ -15701,7 +15738,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05start\x18\x01 \x01(\v2\x15.carrel.v1.ServeStartH\x00R\x05start\x12/\n" +
 	"\x06result\x18\x02 \x01(\v2\x15.carrel.v1.StepResultH\x00R\x06result\x122\n" +
 	"\apatched\x18\x03 \x01(\v2\x16.carrel.v1.PatchResultH\x00R\apatchedB\t\n" +
-	"\amessage\"\xbd\x01\n" +
+	"\amessage\"\xe4\x01\n" +
 	"\n" +
 	"ServeStart\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x17\n" +
@@ -15710,18 +15747,20 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\aremotes\x18\x04 \x03(\tR\aremotes\x12\x18\n" +
 	"\apatches\x18\x05 \x01(\bR\apatches\x12\x18\n" +
 	"\aprofile\x18\x06 \x01(\tR\aprofile\x12\x14\n" +
-	"\x05place\x18\a \x01(\tR\x05place\"\xd6\x01\n" +
+	"\x05place\x18\a \x01(\tR\x05place\x12%\n" +
+	"\x0eremote_patches\x18\b \x01(\bR\rremotePatches\"\xee\x01\n" +
 	"\n" +
 	"AgentPatch\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\fR\x04text\x126\n" +
 	"\x05modes\x18\x03 \x03(\v2 .carrel.v1.AgentPatch.ModesEntryR\x05modes\x12\x16\n" +
 	"\x06digest\x18\x04 \x01(\tR\x06digest\x12\x12\n" +
-	"\x04only\x18\x05 \x03(\tR\x04only\x1a8\n" +
+	"\x04only\x18\x05 \x03(\tR\x04only\x12\x16\n" +
+	"\x06remote\x18\x06 \x01(\tR\x06remote\x1a8\n" +
 	"\n" +
 	"ModesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\xcf\x01\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\xfb\x01\n" +
 	"\vPatchResult\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +
@@ -15730,7 +15769,10 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05risks\x18\x05 \x03(\tR\x05risks\x12\x0e\n" +
 	"\x02id\x18\x06 \x01(\tR\x02id\x12\x14\n" +
 	"\x05error\x18\a \x01(\tR\x05error\x12*\n" +
-	"\x05parts\x18\b \x03(\v2\x14.carrel.v1.PatchPartR\x05parts\"y\n" +
+	"\x05parts\x18\b \x03(\v2\x14.carrel.v1.PatchPartR\x05parts\x12\x16\n" +
+	"\x06merged\x18\t \x03(\tR\x06merged\x12\x12\n" +
+	"\x04made\x18\n" +
+	" \x01(\tR\x04made\"y\n" +
 	"\tPatchPart\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x14\n" +

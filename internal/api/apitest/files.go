@@ -79,6 +79,15 @@ func (g *Gate) OnFiles(
 	case fileapi.List, fileapi.Search:
 		return res, s.Entries([]fileapi.Entry{*entry})
 	case fileapi.Mkdir:
+	case fileapi.Patches: // each workspace has one change, of a file with its id as its name
+		res.Patches = []fileapi.PatchRecord{{ID: "p-0", State: fileapi.PatchDone, Files: []string{"/home/work/p-0"}}}
+		return res, nil
+	case fileapi.Undo:
+		if r.ID != "p-0" {
+			return res, fmt.Errorf("cannot undo %q: there is no record of it: %w", r.ID, errdefs.ErrNotFound)
+		}
+		res.Patched = &fileapi.Patched{ID: "p-1"}
+		return res, nil
 	default:
 		if !there {
 			return res, fmt.Errorf("cannot find %q: there is none: %w", r.Path, errdefs.ErrNotFound)

@@ -320,7 +320,7 @@ func (r *Recorder) RunTask(_ context.Context, _ principal.Principal, ref string,
 func (r *Recorder) ServeHosts(_ context.Context, _ principal.Principal, ref string, task id.Command, h runtime.Hosts) (
 	func(), <-chan struct{}, error,
 ) {
-	return func() {}, nil, r.note("ServeHosts", ref, task, h.Local(), h.Profile(), h.Remotes(), h.Patches(), h.Place())
+	return func() {}, nil, r.note("ServeHosts", ref, task, h.Local(), h.Profile(), h.Remotes(), h.Patches(), h.RemotePatches(), h.Place())
 }
 
 // ListTasks implements api.Gate.

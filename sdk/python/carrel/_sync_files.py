@@ -140,6 +140,15 @@ class Files:
         r = m.SearchFilesRequest(workspace=self._ref, path=base, raw_path=raw, name=name, text=text, depth=depth, limit=limit)
         return self._client.call(m.FileService.SearchFiles, r)
 
+    def patches(self) -> List[m.FilePatch]:
+        """The changes that agents made to files and that can be undone, those that were undone included. What runs in the workspace
+        can change what is said of them."""
+        return (self._client.call(m.FileService.ListPatches, m.ListPatchesRequest(workspace=self._ref))).patches
+
+    def undo(self, change: str) -> str:
+        """Brings back what was there before such a change: all files, or none if one has changed since. What it returns undoes that."""
+        return (self._client.call(m.FileService.UndoPatch, m.UndoPatchRequest(workspace=self._ref, id=change))).id
+
     def watch(self, path: str | bytes = "", *, depth: int = 0) -> Items[m.FileEvent]:
         """What changes below a directory, from now on. The first event has an empty path and "ready" in what: from then on all is
         told."""

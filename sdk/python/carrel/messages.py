@@ -2032,6 +2032,8 @@ class ServeStart(Message):
     # Stands for where steps are carried out, as a digest of the directory and of the file that names the remote hosts; at most 128 bytes.
     # A command on a host is remembered for the session of the agent in this place alone; without one it is not remembered.
     place: str = ""
+    # Patches of files on the remote hosts are carried out.
+    remote_patches: bool = False
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("workspace", "workspace", "string", "one", None),
         Field("task_id", "taskId", "string", "one", None),
@@ -2040,12 +2042,13 @@ class ServeStart(Message):
         Field("patches", "patches", "bool", "one", None),
         Field("profile", "profile", "string", "one", None),
         Field("place", "place", "string", "one", None),
+        Field("remote_patches", "remotePatches", "bool", "one", None),
     )
 
 
 @dataclass(kw_only=True)
 class AgentPatch(Message):
-    """AgentPatch is a change to files on the client's machine. It is computed first, and made once it was approved."""
+    """AgentPatch is a change to files on the client's machine, or on a remote host. It is computed first, and made once it was approved."""
     number: int = 0
     # A unified diff, or the apply_patch grammar of coding agents. At most 256 KiB.
     text: bytes = b""
@@ -2055,12 +2058,16 @@ class AgentPatch(Message):
     digest: str = ""
     # Only the part about these files is meant, by their paths in the patch. Empty is all of it.
     only: list[str] = field(default_factory=list)
+    # The remote host, as the client gave its name; empty is the client's machine. It is set only for a client that has said
+    # remote_patches.
+    remote: str = ""
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("number", "number", "int64", "one", None),
         Field("text", "text", "bytes", "one", None),
         Field("modes", "modes", "message", "map", None),
         Field("digest", "digest", "string", "one", None),
         Field("only", "only", "string", "many", None),
+        Field("remote", "remote", "string", "one", None),
     )
 
 
@@ -2081,6 +2088,10 @@ class PatchResult(Message):
     error: str = ""
     # What is done to each file, in the order of diff. None: the change can be approved as a whole only.
     parts: list[PatchPart] = field(default_factory=list)
+    # Of a change that was made: the paths in the patch of files that had changed since it was computed and hold all that was
+    # shown. It was made to what they are now, and made is the digest of that; digest is the one that was approved.
+    merged: list[str] = field(default_factory=list)
+    made: str = ""
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("number", "number", "int64", "one", None),
         Field("digest", "digest", "string", "one", None),
@@ -2090,6 +2101,8 @@ class PatchResult(Message):
         Field("id", "id", "string", "one", None),
         Field("error", "error", "string", "one", None),
         Field("parts", "parts", "message", "many", "PatchPart"),
+        Field("merged", "merged", "string", "many", None),
+        Field("made", "made", "string", "one", None),
     )
 
 

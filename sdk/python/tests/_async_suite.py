@@ -2,6 +2,7 @@
 
 Go tests of test/rootless bring the daemon up and run this. It needs nothing beside Python's standard library.
 """
+import hashlib
 import io
 import json
 import os
@@ -193,6 +194,32 @@ class Suite(unittest.IsolatedAsyncioTestCase):
             await f.stat("d")
         with self.assertRaises(errors.NotFound):
             await f.read("missing")
+
+    async def test_patches(self):
+        f = self.ws.files
+        self.assertEqual(await f.patches(), [])
+        with self.assertRaises(errors.InvalidArgument):
+            await f.undo("x")
+        # What the program for files keeps of a change that made a file.
+        change, kept = "p-0123456789abcdef", ".local/state/carrel/patches"
+        await f.write("made", "text\n")
+        await f.mkdir(kept, mode=0o700, parents=True)
+        place = {"root": {"path": "/home/work", "dev": 0, "ino": 0}, "rel": "made"}
+        entry = {"name": "made", "place": place, "action": "create", "temp": "", "old": "", "backup": ""}
+        entry["new"] = hashlib.sha256(b"text\n").hexdigest()
+        record = {"version": 1, "id": change, "state": "done", "entries": [entry]}
+        await f.write(f"{kept}/{change}/record.json", json.dumps(record), parents=True)
+        with self.assertRaises(errors.NotFound):
+            await f.undo("p-00000000000000ff")
+        self.assertEqual([(p.id, p.undone, p.files) for p in await f.patches()], [(change, False, ["/home/work/made"])])
+        undoing = await f.undo(change)
+        with self.assertRaises(errors.NotFound):
+            await f.stat("made")
+        self.assertEqual({p.id: (p.undone, p.undoes) for p in await f.patches()}, {change: (True, ""), undoing: (False, change)})
+        with self.assertRaises(errors.FailedPrecondition):
+            await f.undo(change)
+        await f.undo(undoing)
+        self.assertEqual(await f.read_text("made"), "text\n")
 
     async def test_trees(self):
         out = io.BytesIO()

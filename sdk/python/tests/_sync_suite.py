@@ -3,6 +3,7 @@
 
 Go tests of test/rootless bring the daemon up and run this. It needs nothing beside Python's standard library.
 """
+import hashlib
 import io
 import json
 import os
@@ -194,6 +195,32 @@ class Suite(unittest.TestCase):
             f.stat("d")
         with self.assertRaises(errors.NotFound):
             f.read("missing")
+
+    def test_patches(self):
+        f = self.ws.files
+        self.assertEqual(f.patches(), [])
+        with self.assertRaises(errors.InvalidArgument):
+            f.undo("x")
+        # What the program for files keeps of a change that made a file.
+        change, kept = "p-0123456789abcdef", ".local/state/carrel/patches"
+        f.write("made", "text\n")
+        f.mkdir(kept, mode=0o700, parents=True)
+        place = {"root": {"path": "/home/work", "dev": 0, "ino": 0}, "rel": "made"}
+        entry = {"name": "made", "place": place, "action": "create", "temp": "", "old": "", "backup": ""}
+        entry["new"] = hashlib.sha256(b"text\n").hexdigest()
+        record = {"version": 1, "id": change, "state": "done", "entries": [entry]}
+        f.write(f"{kept}/{change}/record.json", json.dumps(record), parents=True)
+        with self.assertRaises(errors.NotFound):
+            f.undo("p-00000000000000ff")
+        self.assertEqual([(p.id, p.undone, p.files) for p in f.patches()], [(change, False, ["/home/work/made"])])
+        undoing = f.undo(change)
+        with self.assertRaises(errors.NotFound):
+            f.stat("made")
+        self.assertEqual({p.id: (p.undone, p.undoes) for p in f.patches()}, {change: (True, ""), undoing: (False, change)})
+        with self.assertRaises(errors.FailedPrecondition):
+            f.undo(change)
+        f.undo(undoing)
+        self.assertEqual(f.read_text("made"), "text\n")
 
     def test_trees(self):
         out = io.BytesIO()

@@ -125,6 +125,22 @@ export class Files {
   }
 
   /**
+   * The changes that agents made to files and that can be undone, those that were undone included. What runs in the workspace can
+   * change what is said of them.
+   */
+  async patches() {
+    return (await this.client.call(FileService.listPatches, { workspace: this.ref })).patches;
+  }
+
+  /**
+   * Brings back what was there before such a change: all files, or none if one has changed since. What it returns undoes that.
+   * @param {string} id
+   */
+  async undo(id) {
+    return (await this.client.call(FileService.undoPatch, { workspace: this.ref, id })).id;
+  }
+
+  /**
    * What changes below a directory, from now on. The first event has an empty path and "ready" in what: from then on all is told.
    * @param {Path} [path] @param {{ depth?: number, signal?: AbortSignal }} [o]
    * @returns {AsyncGenerator<import('../types/carrel.d.ts').FileEvent, void, void>}

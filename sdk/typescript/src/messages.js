@@ -750,6 +750,7 @@ export const schema = {
     ['patches', 'bool', 'one'],
     ['profile', 'string', 'one'],
     ['place', 'string', 'one'],
+    ['remotePatches', 'bool', 'one'],
   ],
   AgentPatch: [
     ['number', 'int64', 'one'],
@@ -757,6 +758,7 @@ export const schema = {
     ['modes', 'message', 'map'],
     ['digest', 'string', 'one'],
     ['only', 'string', 'many'],
+    ['remote', 'string', 'one'],
   ],
   PatchResult: [
     ['number', 'int64', 'one'],
@@ -767,6 +769,8 @@ export const schema = {
     ['id', 'string', 'one'],
     ['error', 'string', 'one'],
     ['parts', 'message', 'many', 'PatchPart'],
+    ['merged', 'string', 'many'],
+    ['made', 'string', 'one'],
   ],
   PatchPart: [
     ['path', 'string', 'one'],

@@ -1,7 +1,7 @@
 // The client against a daemon: CARREL_HOST and its sisters name it, CARREL_TEST_SOCKET is its Unix socket if it has no other.
 // Go tests of test/rootless and test/root bring the daemon up and run this. It needs nothing beside Node.
 import assert from 'node:assert/strict';
-import { randomBytes, randomUUID } from 'node:crypto';
+import { createHash, randomBytes, randomUUID } from 'node:crypto';
 import { unlinkSync } from 'node:fs';
 import net from 'node:net';
 import test from 'node:test';
@@ -155,6 +155,30 @@ inWorkspace('files', async ({ ws }) => {
   await f.remove('d', { recursive: true });
   await assert.rejects(f.stat('d'), carrel.NotFound);
   await assert.rejects(f.read('missing'), carrel.NotFound);
+});
+
+inWorkspace('changes to files', async ({ ws }) => {
+  const f = ws.files;
+  assert.deepEqual(await f.patches(), []);
+  await assert.rejects(f.undo('x'), carrel.InvalidArgument);
+  // What the program for files keeps of a change that made a file.
+  const [change, kept] = ['p-0123456789abcdef', '.local/state/carrel/patches'];
+  await f.write('made', 'text\n');
+  await f.mkdir(kept, { mode: 0o700, parents: true });
+  const entry = {
+    name: 'made', place: { root: { path: '/home/work', dev: 0, ino: 0 }, rel: 'made' }, action: 'create', temp: '', old: '', backup: '',
+    new: createHash('sha256').update('text\n').digest('hex'),
+  };
+  const record = { version: 1, id: change, state: 'done', entries: [entry] };
+  await f.write(`${kept}/${change}/record.json`, JSON.stringify(record), { parents: true });
+  await assert.rejects(f.undo('p-00000000000000ff'), carrel.NotFound);
+  assert.deepEqual((await f.patches()).map((p) => [p.id, p.undone, p.files]), [[change, false, ['/home/work/made']]]);
+  const undoing = await f.undo(change);
+  await assert.rejects(f.stat('made'), carrel.NotFound);
+  assert.deepEqual((await f.patches()).filter((p) => p.id === change).map((p) => p.undone), [true]);
+  await assert.rejects(f.undo(change), carrel.FailedPrecondition);
+  await f.undo(undoing);
+  assert.equal(await f.readText('made'), 'text\n');
 });
 
 inWorkspace('watching files', async ({ ws }) => {

@@ -1688,10 +1688,14 @@ export interface ServeStart {
    * A command on a host is remembered for the session of the agent in this place alone; without one it is not remembered.
    */
   place: string;
+  /**
+   * Patches of files on the remote hosts are carried out.
+   */
+  remotePatches: boolean;
 }
 
 /**
- * AgentPatch is a change to files on the client's machine. It is computed first, and made once it was approved.
+ * AgentPatch is a change to files on the client's machine, or on a remote host. It is computed first, and made once it was approved.
  */
 export interface AgentPatch {
   number: number;
@@ -1711,6 +1715,11 @@ export interface AgentPatch {
    * Only the part about these files is meant, by their paths in the patch. Empty is all of it.
    */
   only: string[];
+  /**
+   * The remote host, as the client gave its name; empty is the client's machine. It is set only for a client that has said
+   * remote_patches.
+   */
+  remote: string;
 }
 
 export interface PatchResult {
@@ -1743,6 +1752,12 @@ export interface PatchResult {
    * What is done to each file, in the order of diff. None: the change can be approved as a whole only.
    */
   parts: PatchPart[];
+  /**
+   * Of a change that was made: the paths in the patch of files that had changed since it was computed and hold all that was
+   * shown. It was made to what they are now, and made is the digest of that; digest is the one that was approved.
+   */
+  merged: string[];
+  made: string;
 }
 
 /**

@@ -61,6 +61,16 @@ export class Files {
         limit?: number;
     }): Promise<import("../types/carrel.d.ts").SearchFilesResponse>;
     /**
+     * The changes that agents made to files and that can be undone, those that were undone included. What runs in the workspace can
+     * change what is said of them.
+     */
+    patches(): Promise<import("../types/carrel.d.ts").FilePatch[]>;
+    /**
+     * Brings back what was there before such a change: all files, or none if one has changed since. What it returns undoes that.
+     * @param {string} id
+     */
+    undo(id: string): Promise<string>;
+    /**
      * What changes below a directory, from now on. The first event has an empty path and "ready" in what: from then on all is told.
      * @param {Path} [path] @param {{ depth?: number, signal?: AbortSignal }} [o]
      * @returns {AsyncGenerator<import('../types/carrel.d.ts').FileEvent, void, void>}

@@ -54,6 +54,8 @@ export namespace FileService {
     let unpackFiles: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").UnpackFilesRequest, import("../types/carrel.d.ts").UnpackFilesResponse>;
     let searchFiles: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").SearchFilesRequest, import("../types/carrel.d.ts").SearchFilesResponse>;
     let watchFiles: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").WatchFilesRequest, import("../types/carrel.d.ts").WatchFilesResponse>;
+    let listPatches: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").ListPatchesRequest, import("../types/carrel.d.ts").ListPatchesResponse>;
+    let undoPatch: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").UndoPatchRequest, import("../types/carrel.d.ts").UndoPatchResponse>;
 }
 export namespace PortService {
     let publish: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").PublishRequest, import("../types/carrel.d.ts").PublishResponse>;
