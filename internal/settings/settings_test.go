@@ -52,8 +52,9 @@ func TestAgentAndProfile(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for text, want := range map[string]string{
-		"agent: {}": "agent.command is empty", "agent: {command: []}": "agent.command is empty", "agent: {command: ['']}": "agent.command is empty",
-		"agent: {argv: [a]}": "argv", "profile: [none]": "[1:10]",
+		"agent: {}": "agent.command is empty", "agent: {command: []}": "agent.command is empty",
+		"agent: {command: ['']}": "agent.command is empty",
+		"agent: {argv: [a]}":     "argv", "profile: [none]": "[1:10]",
 	} {
 		if _, err := settings.Parse("agent.yaml", []byte(text)); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", text, err)

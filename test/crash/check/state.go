@@ -116,7 +116,8 @@ func (v *view) homes(context.Context) error {
 		path := filepath.Join(v.in.Data, "retained", kept)
 		name, _, _ := strings.Cut(kept, ".")
 		// The name may have been given again since; the id has not.
-		if e := v.ledger[name]; e.State == destroyed && e.Retained != path && kept == fmt.Sprintf("%s.%d", name, e.IDs.Executor) || e.Name == "" {
+		if e := v.ledger[name]; e.State == destroyed && e.Retained != path && kept == fmt.Sprintf("%s.%d", name, e.IDs.Executor) ||
+			e.Name == "" && !slices.Contains(v.want.Retained, path) {
 			v.found(Retained, "%s", path)
 		}
 		if err := unix.Lstat(path, &st); err != nil || st.Uid != 0 || st.Mode&0o077 != 0 {
