@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -49,8 +50,10 @@ type Step struct {
 	of     *Steps
 	name   string
 	limits StepLimits
-	v1     []dirFD
-	v2     dirFD
+
+	mu sync.Mutex // Killed may be asked while it is removed
+	v1 []dirFD
+	v2 dirFD
 }
 
 const stepPrefix = "carrel-step-"
@@ -332,6 +335,8 @@ func (g *Step) check(d dirFD, have []Controller, v1 bool, pid int) (all []Eviden
 
 // Killed is how many processes of the group the kernel has ended because its memory was full.
 func (g *Step) Killed() (n int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	for i, d := range g.v1 {
 		if g.of.v1[i].h.has(Memory) {
 			n += max(d.number("memory.oom_control", "oom_kill"), 0)
@@ -350,14 +355,17 @@ const stepWait = 2 * time.Second
 func (g *Step) Remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stepWait)
 	defer cancel()
+	g.mu.Lock()
+	v1, v2 := g.v1, g.v2
+	g.v1, g.v2 = nil, -1
+	g.mu.Unlock()
 	var errs []error
-	for i, d := range g.v1 {
+	for i, d := range v1 {
 		errs = append(errs, removeStep(ctx, g.of.v1[i].dir, d, g.name))
 	}
-	if g.v2 >= 0 {
-		errs = append(errs, removeStep(ctx, g.of.v2, g.v2, g.name))
+	if v2 >= 0 {
+		errs = append(errs, removeStep(ctx, g.of.v2, v2, g.name))
 	}
-	g.v1, g.v2 = nil, -1
 	return errors.Join(errs...)
 }
 
