@@ -1,6 +1,7 @@
 package flow_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -391,4 +392,32 @@ func TestAStartThatBrokeOffIsTakenUp(t *testing.T) {
 	h.expect(before, "intent daemon.recover", "outcome ok")
 	h.tick(time.Now().Add(time.Minute))
 	h.expect(before, "intent daemon.recover", "outcome ok") // once
+}
+
+// What the broker was asked for by a daemon that was killed may come to its end after the next one has looked. That one sees it within
+// seconds.
+func TestWhatABrokerEndsLateIsSeen(t *testing.T) {
+	h := newHouse(t)
+	w, _, err := h.Create(t.Context(), alice, workspace.Wanted{Key: "demo", NoStart: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); h.Tend(ctx) }()
+	defer func() { stop(); <-ended }()
+	if _, err := h.rt.set(w.Name, workspace.StateRunning); err != nil {
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(20 * time.Second); ; <-tick.C {
+		now, err := h.Get(t.Context(), alice, "demo")
+		if err == nil && now.State == workspace.StateRunning {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("it is %q, and runs; %v", now.State, err)
+		}
+	}
 }

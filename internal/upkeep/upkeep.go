@@ -45,6 +45,9 @@ const (
 	sumEvery = 5 * time.Minute
 	// compareEvery is how often what is known of the workspaces is compared with what the broker says.
 	compareEvery = time.Minute
+	// compareSoon is how often that is in the daemon's first minute: the broker may come late to the end of what it was asked for by
+	// a daemon that was killed.
+	compareSoon = 2 * time.Second
 	// keepOutput is how long a detached command that has ended keeps its executor, which has
 	// its output.
 	keepOutput = time.Hour
@@ -123,7 +126,8 @@ func (u *Upkeep) Tend(ctx context.Context) {
 	defer old.Stop()
 	sums := time.NewTicker(sumEvery)
 	defer sums.Stop()
-	compare := time.NewTicker(compareEvery)
+	began := time.Now()
+	compare := time.NewTimer(compareSoon)
 	defer compare.Stop()
 	forget := func(now time.Time) {
 		u.begin(ctx, u.forgetting, "remove what was kept for its time", "", func(ctx context.Context) error {
@@ -141,6 +145,9 @@ func (u *Upkeep) Tend(ctx context.Context) {
 		case <-sums.C:
 			u.cfg.Auditing.Sum()
 		case <-compare.C:
+			if compare.Reset(compareSoon); time.Since(began) > compareEvery {
+				compare.Reset(compareEvery)
+			}
 			u.begin(ctx, u.comparing, "compare what is known with what the broker says", "", func(ctx context.Context) error {
 				_, err := u.cfg.Lifecycle.Reconcile(ctx)
 				return err
