@@ -88,20 +88,21 @@ func (b *bench) e2b() error {
 	for _, row := range []struct {
 		id    string
 		name  string
+		shown string
 		peer  string // what of the driver stands beside it
 		is    string
 		likes time.Duration // about how long it takes
 	}{
-		{report.E2BCreate, "create", "", "", slowest},
-		{report.E2BRun, "run", "", "", slowest},
-		{report.E2BFile, "file", "plain", report.NodeFile, slowest},
-		{report.E2BBurst, "burst", "", "", 5 * time.Second},
+		{report.E2BCreate, "create", "create to the output of a command", "", "", slowest},
+		{report.E2BRun, "run", "commands.run('true')", "", "", slowest},
+		{report.E2BFile, "file", "1 MiB written and read", "plain", report.NodeFile, slowest},
+		{report.E2BBurst, "burst", "100 creations at once", "", "", 5 * time.Second},
 	} {
 		mine, end, err := b.e2bOp(env, modules, row.name, dir)
 		if err != nil {
 			return err
 		}
-		all := []measure.Contestant{{Name: "npm " + e2bPackage, Op: mine}}
+		all := []measure.Contestant{{Name: "E2B: " + row.shown, Op: mine}}
 		endPeer := func() {}
 		if row.peer != "" {
 			op, end, err := b.e2bOp(env, modules, row.peer, dir)
