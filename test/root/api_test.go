@@ -109,14 +109,20 @@ func post(t testing.TB, c *http.Client, method protoreflect.MethodDescriptor, bo
 // ask is post as a user. A call that carries descriptors is made on a connection for them.
 func (h *host) ask(t testing.TB, uid uint32, method protoreflect.MethodDescriptor, body string) (int, string) {
 	t.Helper()
-	if method.Name() != "Spawn" && method.Name() != "Attach" {
+	bySocket := strings.HasSuffix(string(method.Name()), "BySocket")
+	if method.Name() != "Spawn" && method.Name() != "Attach" && !bySocket {
 		c := h.client(t, uid)
 		defer c.CloseIdleConnections() // one user may have so many
 		return post(t, c, method, body)
 	}
 	w := h.upgraded(t, uid)
 	defer w.Close()
-	w.say(request(1, fmt.Sprintf("%s/%s", method.Parent().Name(), method.Name()), body))
+	asked := request(1, fmt.Sprintf("%s/%s", method.Parent().Name(), method.Name()), body)
+	if bySocket {
+		w.sayWithSocket(t, asked)
+	} else {
+		w.say(asked)
+	}
 	said := w.line(t)
 	if !strings.Contains(said, `"error"`) {
 		return http.StatusOK, said

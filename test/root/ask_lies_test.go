@@ -177,7 +177,7 @@ func TestTwoAskAtOnce(t *testing.T) {
 	ports := []int{81, 82}
 	answer := func(asked string) string {
 		if strings.Contains(asked, `\"outcome\":`) {
-			return directly("it is over: " + strconv.FormatBool(strings.Contains(asked, "its old lines are not in the file")))
+			return directly("it is over: " + strconv.FormatBool(strings.Contains(asked, "changed meanwhile")))
 		}
 		mu.Lock()
 		defer mu.Unlock()

@@ -133,6 +133,21 @@ func request(id int, method, params string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`+"\n", id, method, params)
 }
 
+// sayWithSocket sends a message with one end of a socket beside it. The other end is closed.
+func (w *wire) sayWithSocket(t testing.TB, text string) {
+	t.Helper()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	text = strings.TrimSuffix(text, "}\n") + `,"fds":1}` + "\n"
+	if _, _, err := w.WriteMsgUnix([]byte(text), unix.UnixRights(pair[1]), nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // flood sends a message with n descriptors beside it.
 func (w *wire) flood(t testing.TB, text string, n int) {
 	t.Helper()
