@@ -26,6 +26,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/wholefile"
 )
 
 const (
@@ -268,16 +270,8 @@ func put(path, kind string, der []byte) error {
 	fail := func(err error) error {
 		return fmt.Errorf("cannot write %s: %w", path, err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // with mode 0600
-	if err != nil {
+	if err := wholefile.Put(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})); err != nil {
 		return fail(err)
-	}
-	err = errors.Join(pem.Encode(f, &pem.Block{Type: kind, Bytes: der}), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return fail(errors.Join(err, os.Remove(f.Name())))
 	}
 	return nil
 }

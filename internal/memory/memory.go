@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/redact"
+	"github.com/carrel-dev/carrel/internal/wholefile"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -180,26 +181,8 @@ func change(file string, f func(*kept) error) error {
 	if err != nil {
 		return err
 	}
-	if err := replace(file, append(b, '\n')); err != nil {
+	if err := wholefile.Put(file, append(b, '\n')); err != nil {
 		return fmt.Errorf("cannot keep notes: %w", err)
 	}
 	return d.Sync()
-}
-
-// replace writes a file of mode 0600 in the place of another one.
-func replace(file string, b []byte) error {
-	part := file + "." + rand.Text()[:8]
-	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(part, file)
-	}
-	if err != nil {
-		_ = os.Remove(part)
-	}
-	return err
 }

@@ -18,6 +18,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/wholefile"
 )
 
 const (
@@ -52,17 +54,7 @@ func Keep(dir, id string, s Session) error {
 	if err != nil {
 		return fail(err)
 	}
-	part := filepath.Join(dir, ".new-"+rand.Text())
-	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return fail(err)
-	}
-	_, err = f.Write(append(b, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(part, filepath.Join(dir, id+suffix))
-	}
-	if err != nil {
-		_ = os.Remove(part)
+	if err := wholefile.Put(filepath.Join(dir, id+suffix), append(b, '\n')); err != nil {
 		return fail(err)
 	}
 	forget(dir)

@@ -28,6 +28,7 @@ var tiers = []deps.Tier{
 	{Name: "token", Level: 0},
 	{Name: "checkpoint", Level: 0},
 	{Name: "foreign", Level: 0},
+	{Name: "wholefile", Level: 0},
 	{Name: "startup", Level: 0},
 	{Name: "strictjson", Level: 0},
 	{Name: "bucket", Level: 0},
