@@ -31,17 +31,22 @@ type agent struct {
 }
 
 func newAgent(c *conversation) dialect {
-	a := &agent{acp: acp{c: c}, turn: c.turn()}
+	a := &agent{acp: acp{c: c}}
 	a.meta = func() any { return map[string]any{"carrel": c.situation()} }
 	return a
 }
 
-// turn is the turn of an agent.
+func (a *agent) begin(prompt string) error {
+	a.turn = a.c.turn()
+	return a.acp.begin(prompt)
+}
+
+// turn is the turn of an agent, once it is known what its session began with.
 func (c *conversation) turn() turns.Turn {
 	on, _ := c.tasks.cfg.Lifecycle.Target(c.task.Workspace)
 	return turns.Turn{
 		By: c.by, Task: c.task.ID, Trace: c.trace, On: on, PlanOnly: c.planOnly, Orders: c.orders, Wait: c.wait,
-		Gone: c.quiet, Hosts: c.hosts, Note: c.note,
+		Gone: c.quiet, Hosts: c.hosts, Note: c.note, Session: string(c.begins.Session),
 	}
 }
 
@@ -73,7 +78,6 @@ func (a *agent) propose(m linerpc.Message) error {
 	if !a.busy.CompareAndSwap(false, true) {
 		return a.c.refuse(m, linerpc.Refused, "cannot take a second plan: another one is being carried out; wait for its answer")
 	}
-	a.turn.Session = string(a.c.begins.Session)
 	a.c.asking.Go(func() {
 		reply, err := a.c.tasks.cfg.Turns.Propose(a.c.context(), &a.turn, []byte(p.Plan))
 		a.busy.Store(false)
