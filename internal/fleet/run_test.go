@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -224,6 +225,11 @@ func TestLost(t *testing.T) {
 		Argv: []string{"sh", "-c", `echo x >>"$1"; echo $$ >"$0"; exec sleep 300`, told, ran},
 	})
 	wg.Wait()
+	t.Cleanup(func() { // else a server waits for it, and the test for the server
+		if n, err := strconv.Atoi(pid); err == nil && alive(t, pid) {
+			_ = syscall.Kill(n, syscall.SIGKILL)
+		}
+	})
 	if err != nil || got.Outcome != fleet.Lost || got.Exit != -1 || got.Why == "" || got.OK() || got.Kill.Tried {
 		t.Errorf("%+v, %v", got, err)
 	}
