@@ -91,13 +91,13 @@ func (v *view) processes(context.Context) error {
 				return nil
 			}
 			if ways[name]++; ways[name] > 1 || !v.runs(name) || !v.ledger[name].Egress {
-				v.found(Process, "pid %d (%s) is carrel-egress number %d of %s", p.pid, p.state, ways[name], name)
+				v.found(Process, "pid %d is carrel-egress number %d of %s", p.pid, ways[name], name)
 			}
 			return nil
 		}
 		for _, id := range p.ids {
 			if name := v.owner(id); v.mine(id) && !v.runs(name) {
-				v.found(Process, "pid %d (%s) has id %d", p.pid, p.state, id)
+				v.found(Process, "pid %d has id %d", p.pid, id)
 			} else if name != "" {
 				executors[name] = true
 			}
