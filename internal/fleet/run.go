@@ -118,6 +118,9 @@ func (c *Client) Run(ctx context.Context, h Host, s Step) (Result, error) {
 	if err != nil {
 		return fail(err)
 	}
+	if result.Outcome == Lost {
+		c.pool.retire(l) // it may be seen to have ended only now
+	}
 	result.Host, result.Banner = h.Name, bytes.Clone(l.banner)
 	return result, nil
 }
@@ -157,6 +160,9 @@ func (c *Client) end(l *link) {
 
 // session opens a session and starts a shell in it, which waits for its text. A host that does not answer in time gets
 // nothing new over this connection.
+//
+// Package ssh never answers who opens a session between its last look at them and the end of the connection. So the end is waited for here
+// too, and such a goroutine is left to itself.
 func (c *Client) session(ctx context.Context, l *link) (ssh.Channel, <-chan *ssh.Request, error) {
 	type opened struct {
 		ch       ssh.Channel
@@ -164,7 +170,7 @@ func (c *Client) session(ctx context.Context, l *link) (ssh.Channel, <-chan *ssh
 		err      error
 	}
 	done := make(chan opened, 1)
-	c.pool.running.Go(func() {
+	go func() {
 		ch, requests, err := l.client.OpenChannel("session", nil)
 		var refusal *ssh.OpenChannelError
 		if err != nil && !errors.As(err, &refusal) {
@@ -187,16 +193,23 @@ func (c *Client) session(ctx context.Context, l *link) (ssh.Channel, <-chan *ssh
 			return
 		}
 		done <- opened{ch: ch, requests: requests}
-	})
+	}()
 	select {
 	case o := <-done:
 		return o.ch, o.requests, o.err
+	case <-l.gone:
+		c.pool.retire(l)
+		return nil, nil, &endedError{unavailable("the connection has ended")}
 	case <-ctx.Done():
 		c.pool.retire(l)
 		c.pool.running.Go(func() { // until the host answers, or the connection ends
-			if o := <-done; o.err == nil {
-				o.ch.Close()
-				ssh.DiscardRequests(o.requests)
+			select {
+			case o := <-done:
+				if o.err == nil {
+					o.ch.Close()
+					ssh.DiscardRequests(o.requests)
+				}
+			case <-l.gone:
 			}
 		})
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
