@@ -2,6 +2,7 @@ package filetree
 
 import (
 	"archive/tar"
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +60,8 @@ func (p *pace) show(s Summary) {
 // "" is its name, "." has what is below without a directory above. A link is a link, and each name of a file with
 // several names a file. What changes meanwhile is packed as it is found.
 func Pack(ctx context.Context, w io.Writer, d *Dir, name, as string, l Limits, tell Progress) (Summary, error) {
-	p := &packer{ctx: ctx, tar: tar.NewWriter(w), limits: l, pace: pace{tell: tell}, buf: make([]byte, copyBytes)}
+	out := bufio.NewWriterSize(w, copyBytes)
+	p := &packer{ctx: ctx, out: out, tar: tar.NewWriter(out), limits: l, pace: pace{tell: tell}, buf: make([]byte, copyBytes)}
 	if as == "" {
 		as = name
 	}
@@ -70,13 +72,18 @@ func Pack(ctx context.Context, w io.Writer, d *Dir, name, as string, l Limits, t
 	if err == nil {
 		err = p.tar.Close()
 	}
+	if err == nil {
+		err = out.Flush()
+	}
 	return p.sum, err
 }
 
 type packer struct {
 	pace
 
-	ctx    context.Context
+	ctx context.Context
+	// out gathers the blocks of heads and small files, each of which would be a write of its own.
+	out    *bufio.Writer
 	tar    *tar.Writer
 	limits Limits
 	sum    Summary
@@ -195,6 +202,11 @@ func (p *packer) file(d *Dir, i Info, as string) error {
 	}
 	if err := p.head(i, as, tar.TypeReg); err != nil {
 		return err
+	}
+	if i.Size >= copyBytes { // its pieces go past what is gathered
+		if err := p.out.Flush(); err != nil {
+			return err
+		}
 	}
 	// One that grows is packed as long as it was.
 	for left := i.Size; left > 0; {

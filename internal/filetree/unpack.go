@@ -2,6 +2,7 @@ package filetree
 
 import (
 	"archive/tar"
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -40,12 +41,13 @@ type UnpackOptions struct {
 // Each file appears when it is whole, so that what was done stays whole when it breaks off. Devices, FIFOs and
 // sockets are left out.
 func Unpack(ctx context.Context, r io.Reader, d *Dir, o UnpackOptions) (Summary, error) {
-	u := &unpacker{ctx: ctx, top: d, o: o, pace: pace{tell: o.Tell}}
+	u := &unpacker{ctx: ctx, top: d, o: o, pace: pace{tell: o.Tell}, buf: make([]byte, copyBytes)}
 	if o.Limits == (Limits{}) {
 		u.o.Limits = Defaults()
 	}
 	defer u.leave()
-	t := tar.NewReader(&until{ctx, r})
+	in := bufio.NewReaderSize(&until{ctx, r}, copyBytes) // which the pieces of large files go past
+	t := tar.NewReader(in)
 	for {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
@@ -58,7 +60,7 @@ func Unpack(ctx context.Context, r io.Reader, d *Dir, o UnpackOptions) (Summary,
 			return u.sum, err
 		}
 	}
-	if _, err := io.Copy(io.Discard, &until{ctx, r}); err != nil { // what follows the end mark
+	if _, err := io.Copy(io.Discard, in); err != nil { // what follows the end mark
 		return u.sum, stream(err)
 	}
 	return u.sum, u.directories()
@@ -94,6 +96,7 @@ type unpacker struct {
 	// in is the directory of the entry before, at the path inPath.
 	in     *Dir
 	inPath string
+	buf    []byte
 	made   []made
 	// pathBytes are those of made.
 	pathBytes int
@@ -284,11 +287,10 @@ func (u *unpacker) file(d *Dir, name string, h *tar.Header, r io.Reader, mode fs
 		return err
 	}
 	defer w.Close()
-	buf := make([]byte, copyBytes)
 	for left := h.Size; left > 0; {
-		n, err := r.Read(buf[:min(int64(len(buf)), left)])
+		n, err := r.Read(u.buf[:min(int64(len(u.buf)), left)])
 		if n > 0 {
-			if _, werr := w.Write(buf[:n]); werr != nil {
+			if _, werr := w.Write(u.buf[:n]); werr != nil {
 				return werr
 			}
 		}

@@ -40,7 +40,6 @@ func (d *Dir) Create(name string) (*Writer, error) {
 	switch {
 	case err == nil:
 		w.f = os.NewFile(uintptr(fd), name)
-		_ = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) // for the moment in which it has a name with Part
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINVAL):
 		if err := w.named(); err != nil {
 			return nil, err
@@ -125,6 +124,7 @@ func (w *Writer) Commit(o Final) error {
 	}
 	if w.part == "" {
 		part := partName()
+		_ = w.control(func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) }) // while it has a name with Part
 		switch err := w.link(part); {
 		case err == nil:
 			w.part = part
