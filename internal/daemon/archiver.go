@@ -1,8 +1,10 @@
 package daemon
 
 import (
+	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 
@@ -44,6 +46,10 @@ func archiverProgram(fd int) func() (*os.File, error) {
 		if err != nil {
 			return err
 		}
+		if err := alone(f); err != nil {
+			f.Close()
+			return err
+		}
 		// Who may run a program and not read it cannot open what its process has open, or trace
 		// it, from its first instruction on: see would_dump in the kernel's fs/exec.c.
 		if err := f.Chmod(0o111); err != nil {
@@ -74,4 +80,20 @@ func archiverProgram(fd int) func() (*os.File, error) {
 		}
 		return os.NewFile(uintptr(n), archiverName), nil
 	}
+}
+
+// alone checks that a program was built without cgo: one with it cannot give up the rights of all its threads (see
+// syscall.AllThreadsSyscall), and would end without a word.
+func alone(program io.ReaderAt) error {
+	f, err := elf.NewFile(program)
+	if err != nil {
+		return fmt.Errorf("it is no program for Linux: %w", err)
+	}
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			return fmt.Errorf("it needs libraries of the host, as a build with cgo does; build all programs with CGO_ENABLED=0, "+
+				"as \"make build\" does: %w", errdefs.ErrFailedPrecondition)
+		}
+	}
+	return nil
 }

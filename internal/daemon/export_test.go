@@ -23,3 +23,6 @@ var LoadRunbooks = loadRunbooks
 
 // Several is several.
 var Several = several
+
+// ArchiverProgram is archiverProgram.
+var ArchiverProgram = archiverProgram
