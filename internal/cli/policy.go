@@ -231,16 +231,18 @@ func (a *app) policyExplainCommand() *cobra.Command {
 	var f policyFlags
 	var workspace string
 	c := &cobra.Command{
-		Use:   "explain COMMAND",
+		Use:   "explain COMMAND [ARG...]",
 		Short: help(operation.ExplainCommand),
-		Long: `explain judges a shell text and says why, segment by segment. It runs nothing.
+		Long: `explain judges a shell text and says why, segment by segment. It runs nothing. Several words
+are a command that no shell reads, as exec takes it.
 
 With --workspace the daemon judges it for that workspace: by the rules in force there, and by
 whether its isolation was seen to hold. Without, the rules of this program are asked, and
 those of --policy.`,
 		Example: `  carrel policy explain 'find . -name "*.tmp" | xargs rm'
-  carrel policy explain --workspace demo --source llm 'git push --force'`,
-		Args: exactly("COMMAND"),
+  carrel policy explain --workspace demo --source llm 'git push --force'
+  carrel policy explain --workspace demo -- git push --force`,
+		Args: atLeast("COMMAND"),
 	}
 	f.add(c)
 	c.Flags().StringVar(&workspace, "workspace", "", "ask the daemon about this `WORKSPACE`")
@@ -250,22 +252,30 @@ those of --policy.`,
 	_ = c.RegisterFlagCompletionFunc("workspace", a.completeWorkspaces()) // the flag is there
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
 		if workspace != "" {
-			return a.explainFor(c, workspace, f.source, args[0])
+			argv := args
+			if len(args) == 1 {
+				argv = []string{"/bin/sh", "-c", args[0]}
+			}
+			return a.explainFor(c, workspace, f.source, argv)
 		}
 		e, q, err := f.engine(c)
 		if err != nil {
 			return nil, nil, err
 		}
-		q.Command = args[0]
+		if len(args) == 1 {
+			q.Command = args[0]
+		} else {
+			q.Argv = args
+		}
 		d := e.Decide(q)
 		return d, explained(&d, ""), nil
 	})
 }
 
-// explainFor asks the daemon how a shell text would be judged in a workspace.
-func (a *app) explainFor(c *cobra.Command, workspace, source, line string) (any, printer, error) {
+// explainFor asks the daemon how a command would be judged in a workspace.
+func (a *app) explainFor(c *cobra.Command, workspace, source string, argv []string) (any, printer, error) {
 	m, err := ask(c.Context(), a, commands.Explain, &carrelv1.ExplainRequest{
-		Workspace: workspace, Command: &carrelv1.Command{Argv: []string{"/bin/sh", "-c", line}, Source: source},
+		Workspace: workspace, Command: &carrelv1.Command{Argv: argv, Source: source},
 	})
 	if err != nil {
 		return nil, nil, err
