@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"slices"
@@ -118,7 +119,7 @@ func (a *app) addAskFlags(c *cobra.Command, x *askFlags) {
 		"and its words (default by agent.yaml)")
 	f.StringVar(&x.model, "model", "", "the `NAME` of the model's endpoint for a new agent, see \"carrel model ls\" (default the only one)")
 	_ = c.RegisterFlagCompletionFunc("model", a.completeModel()) // the flag is there
-	f.StringVar(&x.llm, "llm", "", "the model's own name, as its provider has it (default $"+agentEnv+")")
+	f.StringVar(&x.llm, "llm", "", "the model's own name, as its provider has it (default $"+agentEnv+", then llm in agent.yaml)")
 	f.StringVar(&x.provider, "provider", "", "the provider, for the form of its API (default by the endpoint)")
 	f.StringSliceVar(&x.on, "on", []string{onHost, onRemote}, "where commands may run beside workspaces: host, remote, none")
 	completeFrom(c, "on", onHost, onRemote, onNone)
@@ -247,18 +248,17 @@ func (a *app) newAsker(c *cobra.Command, x *askFlags) (*asker, error) {
 	if err := x.check(c); err != nil {
 		return nil, err
 	}
-	if x.llm == "" {
-		x.llm = os.Getenv(agentEnv)
-	}
 	own, err := ownSettings()
 	if err != nil {
 		return nil, err
 	}
+	x.llm = cmp.Or(x.llm, os.Getenv(agentEnv), own.LLM)
 	if err := x.sit(c, &own); err != nil {
 		return nil, err
 	}
 	if x.llm == "" && x.seat == nil {
-		return nil, usage(c, "cannot ask a model without its name: give --llm NAME, or set $%s", agentEnv)
+		return nil, usage(c, "cannot ask a model without its name: give --llm NAME as its provider has it, set $%s, or write "+
+			"\"llm: NAME\" into agent.yaml; \"carrel agent check\" names the providers that there are", agentEnv)
 	}
 	if x.output == nil || *x.output != asJSON { // what a program reads is the same in every language
 		a.lang = words.Choose(own.Language, os.Getenv)

@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -89,5 +90,28 @@ func TestShell(t *testing.T) {
 	cancel()
 	if out, err := cli.Shell(ctx, "sleep 4218"); err != nil || !strings.Contains(out, "(ended)") {
 		t.Errorf("%q, %v", out, err)
+	}
+}
+
+// The model's name comes from the flag, the environment or the settings; without any, all three are named.
+func TestNameOfTheModel(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("XDG_CONFIG_HOME", dir)
+	t.Setenv("CARREL_HOST", "unix://"+dir+"/none.sock")
+	t.Setenv("CARREL_LLM", "")
+	const nameless = "without its name"
+	if r := run(t, "", "ask", "why?"); r.code == 0 || !strings.Contains(r.err, nameless) || !strings.Contains(r.err, "llm: NAME") {
+		t.Errorf("no name: %+v", r)
+	}
+	for what, args := range map[string][]string{"flag": {"ask", "--llm", "m1", "why?"}, "settings": {"ask", "why?"}} {
+		if what == "settings" {
+			if err := errors.Join(os.Mkdir(filepath.Join(dir, "carrel"), 0o700),
+				os.WriteFile(filepath.Join(dir, "carrel", "agent.yaml"), []byte("llm: m1\n"), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r := run(t, "", args...); r.code == 0 || strings.Contains(r.err, nameless) || !strings.Contains(r.err, "none.sock") {
+			t.Errorf("%s: %+v", what, r)
+		}
 	}
 }

@@ -1,6 +1,5 @@
-// Package settings reads what a person sets for their agent, agent.yaml: when this machine is over a threshold, the language of what they
-// read, whether they are recommended anything, which agent it is, and
-// what holds its steps.
+// Package settings reads what a person sets for their agent, agent.yaml: which model it asks, when this machine is over a threshold, the
+// language of what they read, whether they are recommended anything, which agent it is, and what holds its steps.
 //
 // It is pure. Nothing of it gives the agent a right or takes one away.
 package settings
@@ -26,6 +25,8 @@ const MaxFile = 64 << 10
 // Settings are those of one person.
 type Settings struct {
 	Thresholds vitals.Thresholds
+	// LLM is the model's own name at its provider; "" if the file says nothing of it.
+	LLM string
 	// Language is one of words.Names, or "" for that of the environment.
 	Language string
 	// Profile holds the steps on this machine that may change something; "" if the file says nothing of it. Its reader checks it.
@@ -63,6 +64,7 @@ func Parse(file string, b []byte) (Settings, error) {
 		Recommendations *bool              `yaml:"recommendations"`
 		Agent           *Agent             `yaml:"agent"`
 		Profile         string             `yaml:"profile"`
+		LLM             string             `yaml:"llm"`
 	}{Thresholds: &t}
 	d := yaml.NewDecoder(bytes.NewReader(b), yaml.Strict())
 	if err := d.Decode(&all); err != nil && !errors.Is(err, io.EOF) { // an empty file sets nothing
@@ -83,7 +85,7 @@ func Parse(file string, b []byte) (Settings, error) {
 	if all.Agent != nil && (len(all.Agent.Command) == 0 || all.Agent.Command[0] == "") {
 		return fail("agent.command is empty; give the program and its words as a list, or leave agent out")
 	}
-	out.Language, out.Agent, out.Profile = all.Language, all.Agent, all.Profile
+	out.Language, out.Agent, out.Profile, out.LLM = all.Language, all.Agent, all.Profile, all.LLM
 	if all.Recommendations != nil {
 		out.Recommendations = *all.Recommendations
 	}

@@ -45,9 +45,9 @@ func TestParse(t *testing.T) {
 
 // An agent of others and a profile are taken as they are written.
 func TestAgentAndProfile(t *testing.T) {
-	text := "profile: workspace_write\nagent:\n  command: [codex-acp, -v]\n  environment: {A: b}\n"
+	text := "llm: small-1\nprofile: workspace_write\nagent:\n  command: [codex-acp, -v]\n  environment: {A: b}\n"
 	got, err := settings.Parse("agent.yaml", []byte(text))
-	if err != nil || got.Profile != "workspace_write" || got.Agent == nil ||
+	if err != nil || got.Profile != "workspace_write" || got.LLM != "small-1" || got.Agent == nil ||
 		fmt.Sprint(*got.Agent) != "{[codex-acp -v] map[A:b]}" || !got.Recommendations {
 		t.Errorf("%+v, %v", got, err)
 	}
