@@ -82,7 +82,16 @@ func (a *app) changeReach(ctx context.Context, req *carrelv1.UpdateRequest) (any
 	w := m.GetWorkspace()
 	a.tellStricter(req, w)
 	a.progress("%s is changed.", w.GetName())
-	return reachObject(w), nil, nil
+	return reachObject(w), nil, a.tellWaits(w)
+}
+
+// tellWaits says that what a workspace may reach does not hold yet.
+func (a *app) tellWaits(w *carrelv1.Workspace) error {
+	if !waits(w) {
+		return nil
+	}
+	return say(a.Err, "carrel: %s was started without a way out: what it may reach holds from its next start on; stop it with: "+
+		"carrel stop %[1]s\n", w.GetName())
 }
 
 // tellStricter says which of the rules that were just added change nothing, because a stricter one has the same text.
@@ -141,15 +150,15 @@ func reachText(w *carrelv1.Workspace) string {
 	if n := len(all) - shown; n > 0 {
 		text += fmt.Sprintf(" and %d more; see carrel egress rules %s", n, w.GetName())
 	}
-	if waits(w) {
+	if waits(w) && len(all) > 0 {
 		text += "; from its next start on"
 	}
 	return text
 }
 
-// waits reports whether the rules of a workspace let nothing out before it starts again.
+// waits reports whether the rules and models of a workspace let nothing out before it starts again.
 func waits(w *carrelv1.Workspace) bool {
-	return reachOf(w).Any() && !w.GetEgress() && workspace.State(w.GetState()).Live()
+	return (reachOf(w).Any() || len(w.GetModels()) > 0) && !w.GetEgress() && workspace.State(w.GetState()).Live()
 }
 
 func (a *app) egressCommand() *cobra.Command {
@@ -158,8 +167,8 @@ func (a *app) egressCommand() *cobra.Command {
 		Short: "Show and change what workspaces may reach of the network",
 		Long: `egress shows and changes the rules of what the commands of a workspace may reach. They are
 in force when the command returns, and cut what they no longer allow. A workspace that was
-started without any rule gets its way out when it starts next: stop it, then allow the
-first one.
+started without any rule gets its way out when it starts next, and its rules hold then:
+"carrel stop" ends it, and the next command starts it.
 
 RULE is example.org (ports 80 and 443), example.org:22, *.example.org, 192.0.2.0/24:5432, or
 a set as @github. The sets @npm, @pip, @go, @apt and @cargo are the mirrors that your own
@@ -287,11 +296,7 @@ func (a *app) egressRulesCommand() *cobra.Command {
 			action, host, _ := strings.Cut(rule, " ")
 			t.add(action, printable(host))
 		}
-		if waits(w) {
-			_ = say(a.Err, "carrel: %s was started without a way out: the rules hold from its next start on; stop it with: carrel stop %[1]s\n",
-				w.GetName())
-		}
-		return reachObject(w), t, nil
+		return reachObject(w), t, a.tellWaits(w)
 	})
 }
 
@@ -347,6 +352,13 @@ refused then unless a rule names it. The exit code is 1 if a host is refused.`,
 				hints = append(hints, "Allow it with: carrel egress allow "+args[0]+" "+rule)
 			}
 			t.add(printable(v.GetHost()), verdict, printable(why), printable(strings.Join(v.GetSecrets(), ", ")))
+		}
+		got, err := ask(c.Context(), a, workspaces.Get, &carrelv1.GetRequest{Workspace: args[0]})
+		if err == nil {
+			err = a.tellWaits(got.GetWorkspace())
+		}
+		if err != nil {
+			return nil, nil, err
 		}
 		if len(hints) > 0 {
 			return all, both{t, lines(append([]string{""}, hints...))}, nil

@@ -50,7 +50,8 @@ func TestEgressOfWorkspaces(t *testing.T) {
 		t.Errorf("none: %s", r.out)
 	}
 	// demo runs without a way out.
-	if r := run(t, "", "egress", "allow", "demo", "b.example", "c.example"); r.code != 0 || r.out != "" {
+	if r := run(t, "", "egress", "allow", "demo", "b.example", "c.example"); r.code != 0 || r.out != "" ||
+		!strings.Contains(r.err, "from its next start on") {
 		t.Errorf("%+v", r)
 	}
 	if r := run(t, "", "egress", "rules", "demo"); !strings.Contains(r.err, "from its next start on") ||

@@ -80,6 +80,6 @@ later have the placeholders. --model and --model-rm are for models; --model-requ
 		}
 		a.tellStricter(req, res.GetWorkspace())
 		a.progress("%s is changed.", res.GetWorkspace().GetName())
-		return objectOf(res.GetWorkspace()), nil, nil
+		return objectOf(res.GetWorkspace()), nil, a.tellWaits(res.GetWorkspace())
 	})
 }

@@ -67,15 +67,7 @@ func (l *Lifecycle) modelsAfter(
 		return k.Models, err
 	}
 	k.Models.Budget = k.Models.Budget.With(c.Budget)
-	now, err := l.bindModels(ctx, by, k, c.Add)
-	if err != nil {
-		return now, err
-	}
-	if w := l.join(k); len(c.Add) > 0 && w.State.Live() && !w.Egress {
-		return now, fmt.Errorf("cannot let workspace %s use the model %s: it was started without a way out and gets one when it starts next; "+
-			"stop it first (carrel stop %[1]s): %[3]w", k.Name, c.Add[0].Name, errdefs.ErrFailedPrecondition)
-	}
-	return now, nil
+	return l.bindModels(ctx, by, k, c.Add)
 }
 
 // checkModels is for what changes beside models: secrets.

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/containerd/errdefs"
 
@@ -149,12 +147,9 @@ func (l *Lifecycle) reachAfter(by principal.Principal, k workspace.Kept, c works
 	if err := l.checkReach(principal.Self(), now); err != nil { // together with what somebody else gave
 		return now, err
 	}
-	if w := l.join(k); c.Added().Any() && w.State.Live() && !w.Egress {
-		hosts := slices.Concat(c.Allow, c.Ask, c.Approved)
-		return now, fmt.Errorf("cannot let workspace %s reach %s: it was started without a way out and gets one when it starts next; stop it "+
-			"first (carrel stop %s), then change the rules: %w",
-			k.Name, strings.Join(hosts[:min(5, len(hosts))], ", "), k.Name, errdefs.ErrFailedPrecondition)
-	} else if added := (workspace.Reach{Allow: c.Allow}); added.Any() && w.State.Live() && w.Trust == "" {
+	// One that was started without a way out gets it when it starts next, and the rules hold then.
+	added := workspace.Reach{Allow: c.Allow}
+	if w := l.join(k); added.Any() && w.State.Live() && w.Egress && w.Trust == "" {
 		// What only denies is always possible: until the next start nothing passes to its hosts by TLS.
 		if rule := l.cfg.Ways.InsideTLS(added); rule != "" && l.cfg.Ways.InsideTLS(workspace.Reach{}) != rule {
 			return now, fmt.Errorf("cannot give workspace %s the rule %q: it was started without an authority and trusts nobody yet who could read "+

@@ -89,7 +89,7 @@ func (l *Lifecycle) secretsAfter(
 	if now, err = now.WithFiles(c.Files); err != nil {
 		return now, err
 	}
-	if w := l.join(k); len(c.Add) > 0 && w.State.Live() && w.Trust == "" {
+	if w := l.join(k); len(c.Add) > 0 && w.State.Live() && w.Egress && w.Trust == "" {
 		return now, fmt.Errorf("cannot give workspace %s the secret %s: it was started without one and trusts nobody yet who could send it; "+
 			"stop it first (carrel stop %s): %w", k.Name, c.Add[0], k.Name, errdefs.ErrFailedPrecondition)
 	}

@@ -184,11 +184,15 @@ func TestEgressOfWorkspaces(t *testing.T) {
 	if !strings.Contains(r.err, "connect") {
 		t.Errorf("a neighbour's way out serves it: %+v", r)
 	}
-	if r := n.try(nil, "", "egress", "allow", plain.Key, "a.test"); r.code == 0 || !strings.Contains(r.err, "carrel stop") {
+	// Its first rules hold from its next start on, and until then it has no way out.
+	if r := n.try(nil, "", append([]string{"update", plain.Key}, n.allow("a.test")...)...); r.code != 0 ||
+		!strings.Contains(r.err, "carrel stop") {
 		t.Errorf("a workspace without a way out: %+v", r)
 	}
+	if r := plain.try("/usr/bin/curl", "-sS", "-m", "10", "http://a.test:"+n.port); r.code == 0 {
+		t.Errorf("before it has a way out: %+v", r)
+	}
 	n.carrel(t, "stop", plain.Key)
-	n.carrel(t, append([]string{"update", plain.Key}, n.allow("a.test")...)...)
 	d = plain
 	answers("a.test")
 	n.recorded(t, plain.Name, "a.test")

@@ -1791,8 +1791,9 @@ type UpdateRequest struct {
 	// 0 leaves it, -1 is for ever.
 	IdleTimeoutMs int64  `protobuf:"varint,5,opt,name=idle_timeout_ms,json=idleTimeoutMs,proto3" json:"idle_timeout_ms,omitempty"`
 	RequestId     string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Rules to add, as in CreateRequest. They hold at once. A workspace that runs without a way out refuses
-	// what is allowed with failed_precondition until it has stopped.
+	// Rules to add, as in CreateRequest. They hold at once, and where a workspace runs without a way out from
+	// its next start on: egress of the answer is false then. One that runs with a way out and without an authority refuses
+	// the first that allows requests with failed_precondition until it has stopped.
 	ReachAllow []string `protobuf:"bytes,7,rep,name=reach_allow,json=reachAllow,proto3" json:"reach_allow,omitempty"`
 	ReachDeny  []string `protobuf:"bytes,8,rep,name=reach_deny,json=reachDeny,proto3" json:"reach_deny,omitempty"`
 	// Rules to remove, before others are added, by their text, in whichever lists they are. One that is not there is
@@ -1800,13 +1801,13 @@ type UpdateRequest struct {
 	ReachRemove []string `protobuf:"bytes,9,rep,name=reach_remove,json=reachRemove,proto3" json:"reach_remove,omitempty"`
 	ReachAsk    []string `protobuf:"bytes,10,rep,name=reach_ask,json=reachAsk,proto3" json:"reach_ask,omitempty"`
 	// Names of its owner's secrets, as in CreateRequest, and of some that it uses no more. They hold at once, also for
-	// commands that run; new variables are for commands that start later. A workspace that was started without a
-	// secret refuses its first one with failed_precondition until it has stopped.
+	// commands that run; new variables are for commands that start later. A workspace that runs with a way out and
+	// without an authority refuses its first one with failed_precondition until it has stopped.
 	Secrets       []string `protobuf:"bytes,11,rep,name=secrets,proto3" json:"secrets,omitempty"`
 	SecretsRemove []string `protobuf:"bytes,12,rep,name=secrets_remove,json=secretsRemove,proto3" json:"secrets_remove,omitempty"`
 	// Models that it may use, or use with another key, and names of some that it uses no more. They hold at once; new
-	// variables are for commands that start later. A workspace that runs without a way out refuses its first one with
-	// failed_precondition until it has stopped.
+	// variables are for commands that start later. Where a workspace runs without a way out, they hold from its next
+	// start on.
 	Models       []*ModelUse `protobuf:"bytes,13,rep,name=models,proto3" json:"models,omitempty"`
 	ModelsRemove []string    `protobuf:"bytes,14,rep,name=models_remove,json=modelsRemove,proto3" json:"models_remove,omitempty"`
 	// Limits to change: one that is zero or empty stays, -1 or "-1" takes it away.

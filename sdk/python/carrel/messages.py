@@ -431,8 +431,9 @@ class UpdateRequest(Message):
     # 0 leaves it, -1 is for ever.
     idle_timeout_ms: int = 0
     request_id: str = ""
-    # Rules to add, as in CreateRequest. They hold at once. A workspace that runs without a way out refuses
-    # what is allowed with failed_precondition until it has stopped.
+    # Rules to add, as in CreateRequest. They hold at once, and where a workspace runs without a way out from
+    # its next start on: egress of the answer is false then. One that runs with a way out and without an authority refuses
+    # the first that allows requests with failed_precondition until it has stopped.
     reach_allow: list[str] = field(default_factory=list)
     reach_deny: list[str] = field(default_factory=list)
     # Rules to remove, before others are added, by their text, in whichever lists they are. One that is not there is
@@ -440,13 +441,13 @@ class UpdateRequest(Message):
     reach_remove: list[str] = field(default_factory=list)
     reach_ask: list[str] = field(default_factory=list)
     # Names of its owner's secrets, as in CreateRequest, and of some that it uses no more. They hold at once, also for
-    # commands that run; new variables are for commands that start later. A workspace that was started without a
-    # secret refuses its first one with failed_precondition until it has stopped.
+    # commands that run; new variables are for commands that start later. A workspace that runs with a way out and
+    # without an authority refuses its first one with failed_precondition until it has stopped.
     secrets: list[str] = field(default_factory=list)
     secrets_remove: list[str] = field(default_factory=list)
     # Models that it may use, or use with another key, and names of some that it uses no more. They hold at once; new
-    # variables are for commands that start later. A workspace that runs without a way out refuses its first one with
-    # failed_precondition until it has stopped.
+    # variables are for commands that start later. Where a workspace runs without a way out, they hold from its next
+    # start on.
     models: list[ModelUse] = field(default_factory=list)
     models_remove: list[str] = field(default_factory=list)
     # Limits to change: one that is zero or empty stays, -1 or "-1" takes it away.

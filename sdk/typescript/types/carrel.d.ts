@@ -360,8 +360,9 @@ export interface UpdateRequest {
   idleTimeoutMs: number;
   requestId: string;
   /**
-   * Rules to add, as in CreateRequest. They hold at once. A workspace that runs without a way out refuses
-   * what is allowed with failed_precondition until it has stopped.
+   * Rules to add, as in CreateRequest. They hold at once, and where a workspace runs without a way out from
+   * its next start on: egress of the answer is false then. One that runs with a way out and without an authority refuses
+   * the first that allows requests with failed_precondition until it has stopped.
    */
   reachAllow: string[];
   reachDeny: string[];
@@ -373,15 +374,15 @@ export interface UpdateRequest {
   reachAsk: string[];
   /**
    * Names of its owner's secrets, as in CreateRequest, and of some that it uses no more. They hold at once, also for
-   * commands that run; new variables are for commands that start later. A workspace that was started without a
-   * secret refuses its first one with failed_precondition until it has stopped.
+   * commands that run; new variables are for commands that start later. A workspace that runs with a way out and
+   * without an authority refuses its first one with failed_precondition until it has stopped.
    */
   secrets: string[];
   secretsRemove: string[];
   /**
    * Models that it may use, or use with another key, and names of some that it uses no more. They hold at once; new
-   * variables are for commands that start later. A workspace that runs without a way out refuses its first one with
-   * failed_precondition until it has stopped.
+   * variables are for commands that start later. Where a workspace runs without a way out, they hold from its next
+   * start on.
    */
   models: ModelUse[];
   modelsRemove: string[];
