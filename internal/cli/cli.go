@@ -65,6 +65,7 @@ var commandTable = []struct {
 	{"inspect", "workspaces", (*app).inspectCommand},
 	{"start", "workspaces", (*app).startCommand},
 	{"stop", "workspaces", (*app).stopCommand},
+	{"restart", "workspaces", (*app).restartCommand},
 	{"revive", "workspaces", (*app).reviveCommand},
 	{"pause", "workspaces", (*app).pauseCommand},
 	{"resume", "workspaces", (*app).resumeCommand},

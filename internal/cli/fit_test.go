@@ -210,8 +210,8 @@ var tables = map[string]string{
 
 // noTables are the commands with -o that print no rows, or rows that are as wide as a name that they are given.
 var noTables = strings.Fields(`
-	create start stop revive pause resume update egress.allow egress.ask egress.deny egress.rm secret.set secret.rotate destroy
-	archive.create restore cp files.ls files.stat files.write files.search files.watch events exec port wait task.run task.show
+	create start stop restart revive pause resume update egress.allow egress.ask egress.deny egress.rm secret.set secret.rotate
+	destroy archive.create restore cp files.ls files.stat files.write files.search files.watch events exec port wait task.run task.show
 	task.stop task.follow ask job.show job.stop agent.check agent.import.linuxagent agent.memory.add agent.recommend
 	runbook.show runbook.check approvals.show approvals.approve
 	approvals.deny approvals.watch up audit.verify audit.checkpoint audit.check-proof policy.reload policy.allow token.create

@@ -90,8 +90,8 @@ func (a *app) tellWaits(w *carrelv1.Workspace) error {
 	if !waits(w) {
 		return nil
 	}
-	return say(a.Err, "carrel: %s was started without a way out: what it may reach holds from its next start on; stop it with: "+
-		"carrel stop %[1]s\n", w.GetName())
+	return say(a.Err, "carrel: %s was started without a way out: what it may reach holds from its next start on: "+
+		"carrel restart %[1]s\n", w.GetName())
 }
 
 // tellStricter says which of the rules that were just added change nothing, because a stricter one has the same text.
@@ -167,8 +167,8 @@ func (a *app) egressCommand() *cobra.Command {
 		Short: "Show and change what workspaces may reach of the network",
 		Long: `egress shows and changes the rules of what the commands of a workspace may reach. They are
 in force when the command returns, and cut what they no longer allow. A workspace that was
-started without any rule gets its way out when it starts next, and its rules hold then:
-"carrel stop" ends it, and the next command starts it.
+started without any rule gets its way out when it starts next, and its rules hold then: see
+"carrel restart".
 
 RULE is example.org (ports 80 and 443), example.org:22, *.example.org, 192.0.2.0/24:5432, or
 a set as @github. The sets @npm, @pip, @go, @apt and @cargo are the mirrors that your own

@@ -55,7 +55,7 @@ func TestEgressOfWorkspaces(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if r := run(t, "", "egress", "rules", "demo"); !strings.Contains(r.err, "from its next start on") ||
-		!strings.Contains(r.err, "carrel stop "+name) {
+		!strings.Contains(r.err, "carrel restart "+name) {
 		t.Errorf("%+v", r)
 	}
 	if got := rulesOf(t, "egress", "deny", "demo", "b.example"); got.Workspace != name || !slices.Equal(got.Deny, []string{"b.example"}) {

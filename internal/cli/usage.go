@@ -18,8 +18,9 @@ import (
 
 func (a *app) topCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "top [flags] [WORKSPACE...]",
-		Short: help(operation.StatWorkspace),
+		Use:     "top [flags] [WORKSPACE...]",
+		Aliases: []string{"stats"}, // docker's word
+		Short:   help(operation.StatWorkspace),
 		Long: `Show memory, processes, processor time, input and output of workspaces, or of all that
 run. On a terminal it is refreshed until you press q or interrupt it; with --once, -o json
 or in a pipe it is measured over one interval and printed once.`,

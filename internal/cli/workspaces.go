@@ -362,6 +362,33 @@ func (a *app) stopCommand() *cobra.Command {
 	})
 }
 
+func (a *app) restartCommand() *cobra.Command {
+	return a.prints(&cobra.Command{
+		Use:   "restart [flags] WORKSPACE...",
+		Short: "Stop workspaces and start them again",
+		Long: `restart ends everything that runs in a workspace and starts it again: with the network rules,
+secrets and mounts that it has by then, and its isolation proved anew. If the start fails, it stays
+stopped.`,
+		Example:           "  carrel restart demo",
+		Args:              atLeast("WORKSPACE"),
+		ValidArgsFunction: a.completeWorkspaces(),
+	}, func(c *cobra.Command, args []string) (any, printer, error) {
+		var all []*carrelv1.Workspace
+		for _, ref := range args {
+			if _, err := ask(c.Context(), a, workspaces.Stop, &carrelv1.StopRequest{Workspace: ref}); err != nil {
+				return nil, nil, err
+			}
+			m, err := ask(c.Context(), a, workspaces.Start, &carrelv1.StartRequest{Workspace: ref})
+			if err != nil {
+				return nil, nil, err
+			}
+			all = append(all, m.GetWorkspace())
+			a.progress("%s is started again.", m.GetWorkspace().GetName())
+		}
+		return objectsOf(all), nil, nil
+	})
+}
+
 func (a *app) reviveCommand() *cobra.Command {
 	of := func(name string) *carrelv1.ReviveRequest { return &carrelv1.ReviveRequest{Workspace: name} }
 	c := changeCommand(a, "revive", operation.ReviveWorkspace, "back, and stopped", workspaces.Revive, of)

@@ -186,7 +186,7 @@ func TestEgressOfWorkspaces(t *testing.T) {
 	}
 	// Its first rules hold from its next start on, and until then it has no way out.
 	if r := n.try(nil, "", append([]string{"update", plain.Key}, n.allow("a.test")...)...); r.code != 0 ||
-		!strings.Contains(r.err, "carrel stop") {
+		!strings.Contains(r.err, "carrel restart") {
 		t.Errorf("a workspace without a way out: %+v", r)
 	}
 	if r := plain.try("/usr/bin/curl", "-sS", "-m", "10", "http://a.test:"+n.port); r.code == 0 {
