@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/hostrun"
+	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -59,20 +60,18 @@ func supervisorOf(t *testing.T, r *hostrun.Runner) (pid int, states []string) {
 	return pid, states
 }
 
-// stepGroups are the control groups of this process's commands.
-func stepGroups(t *testing.T) []string {
+// stepGroups are the control groups of a process's commands.
+func stepGroups(t *testing.T, pid int) []string {
 	t.Helper()
-	all, err := filepath.Glob("/sys/fs/cgroup/*/carrel-step-*")
-	if err != nil {
-		t.Fatal(err)
+	var all []string
+	for _, below := range []string{"", "*/", "*/*/", "*/*/*/"} {
+		found, err := filepath.Glob(fmt.Sprintf("/sys/fs/cgroup/%scarrel-step-%d-*", below, pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, found...)
 	}
-	deeper, err := filepath.Glob("/sys/fs/cgroup/*/*/*/carrel-step-*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return slices.DeleteFunc(append(all, deeper...), func(dir string) bool {
-		return !strings.HasPrefix(filepath.Base(dir), fmt.Sprintf("carrel-step-%d-", os.Getpid()))
-	})
+	return all
 }
 
 // A command has the supervisor that was ready, and the same controls as with one that was not. Another one is ready then, and at the
@@ -110,7 +109,7 @@ func TestReady(t *testing.T) {
 	if err := unix.Kill(beside, 0); !errors.Is(err, unix.ESRCH) || r.Spare() != 0 {
 		t.Errorf("%d is there: %v", beside, err)
 	}
-	if left := stepGroups(t); left != nil {
+	if left := stepGroups(t, os.Getpid()); left != nil {
 		t.Errorf("%q are left", left)
 	}
 	if at, _ := supervisorOf(t, r); at == beside || r.Spare() != 0 {
@@ -196,6 +195,12 @@ func TestReadyOfAKilledCaller(t *testing.T) {
 	}
 	_ = cmd.Wait()
 	ends(t, []int{pid})
+	if s, err := cgroup.OpenSteps(); err == nil { // what the next process does
+		s.Close()
+	}
+	if left := stepGroups(t, cmd.Process.Pid); left != nil {
+		t.Errorf("%q are left", left)
+	}
 }
 
 // What supervises is the file that was looked at, whatever is at its path later, and never one that others can write.
