@@ -148,7 +148,7 @@ UNITS := $(notdir $(wildcard packaging/systemd/*))
 
 install: build share ## install to PREFIX (/usr), as root; carrel looks for the others in /usr/libexec/carrel
 	install -D -m 0755 bin/carrel $(DESTDIR)$(PREFIX)/bin/carrel
-	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/libexec/carrel bin/carrel-cli bin/carreld bin/carrel-broker bin/carrel-executor bin/carrel-archive bin/carrel-egress bin/carrel-agent
+	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/libexec/carrel bin/carrel-cli bin/carreld bin/carrel-broker bin/carrel-executor bin/carrel-archive bin/carrel-egress bin/carrel-agent bin/carrel-hostrun
 	install -D -m 0644 -t $(SHARE)/man/man1 bin/man/*.1
 	install -D -m 0644 -t $(SHARE)/man/man8 bin/man/*.8
 	install -D -m 0644 bin/share/carrel.bash $(SHARE)/bash-completion/completions/carrel
@@ -160,7 +160,7 @@ install: build share ## install to PREFIX (/usr), as root; carrel looks for the 
 	install -D -m 0644 packaging/tmpfiles/carrel.conf $(LIB)/tmpfiles.d/carrel.conf
 
 uninstall: ## remove what install put there; data stays
-	rm -f $(DESTDIR)$(PREFIX)/bin/carrel $(addprefix $(DESTDIR)$(PREFIX)/libexec/carrel/,carrel-cli carreld carrel-broker carrel-executor carrel-archive carrel-egress carrel-agent)
+	rm -f $(DESTDIR)$(PREFIX)/bin/carrel $(addprefix $(DESTDIR)$(PREFIX)/libexec/carrel/,carrel-cli carreld carrel-broker carrel-executor carrel-archive carrel-egress carrel-agent carrel-hostrun)
 	rm -f $(SHARE)/man/man1/carrel.1 $(SHARE)/man/man1/carrel-*.1 $(SHARE)/man/man8/carreld.8 $(SHARE)/man/man8/carrel-broker.8
 	rm -f $(SHARE)/bash-completion/completions/carrel $(SHARE)/zsh/site-functions/_carrel $(SHARE)/fish/vendor_completions.d/carrel.fish
 	rm -f $(SHARE)/doc/carrel/carreld.yaml $(addprefix $(LIB)/systemd/system/,$(UNITS)) $(LIB)/sysusers.d/carrel.conf $(LIB)/tmpfiles.d/carrel.conf

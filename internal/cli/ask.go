@@ -276,7 +276,15 @@ func (k *asker) connect(ctx context.Context) (err error) {
 	if k.holding, err = k.askFlags.holding(k.own.Profile); err != nil {
 		return err
 	}
-	k.served, k.orders, k.close, err = k.servedHosts(ctx, k.askFlags, k.holding)
+	var done, hosts func()
+	if k.holding, done, err = k.supervised(k.holding); err != nil {
+		return err
+	}
+	k.served, k.orders, hosts, err = k.servedHosts(ctx, k.askFlags, k.holding)
+	k.close = func() {
+		hosts()
+		done()
+	}
 	return err
 }
 

@@ -43,7 +43,7 @@ func (a *app) servedHosts(c context.Context, x *askFlags, h steps.Holding) (
 			_ = say(a.Err, "carrel: this machine is not offered to the agent, because its commands would run as root; offer it with --as-root, "+
 				"or ask as an ordinary user\n")
 		} else {
-			cfg.Local, cfg.Profile = steps.Local(h), h.Profile
+			cfg.Local, cfg.Profile, cfg.Ready = steps.Local(h), h.Profile, h.Ready
 			cfg.Background = steps.Background(openJobs, nil, "", h)
 			roots, err := filesRoots(x)
 			if err != nil {
@@ -117,6 +117,21 @@ func (x *askFlags) holding(set string) (steps.Holding, error) {
 		return steps.Holding{}, err
 	}
 	return steps.Hold(profile, dirs, x.asRoot, x.offersHost())
+}
+
+// hostrun is the program that supervises commands on this machine.
+const hostrun = "carrel-hostrun"
+
+// supervised has commands on this machine supervised by a program of their own, where it is offered to the agent.
+func (x *askFlags) supervised(h steps.Holding) (_ steps.Holding, done func(), err error) {
+	if !x.offersHost() {
+		return h, func() {}, nil
+	}
+	program, err := findProgram(hostrun)
+	if err != nil {
+		return h, nil, err
+	}
+	return h.Supervised(program)
 }
 
 // inventoryFile is the file of remote hosts: the one that a flag names, or else the user's own.

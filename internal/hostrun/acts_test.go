@@ -43,6 +43,8 @@ func act(name string) int {
 		return attackAll(os.Args[1])
 	case "victim":
 		return beVictim(os.Args[1])
+	case "ready":
+		return beReady()
 	case "whoami":
 		fmt.Print(os.Geteuid())
 		return 0

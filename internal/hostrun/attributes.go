@@ -14,9 +14,9 @@ import (
 
 // attributes say in what the supervisor starts. It has a session of its own, so that no terminal is its or its
 // command's.
-func (p *plan) attributes() *syscall.SysProcAttr {
+func attributes(r *row) *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{Setsid: true}
-	if !p.row.held {
+	if !r.held {
 		// No signal at this process's end: it would end the supervisor before that has ended the rest. The end of the
 		// socket tells it.
 		return a
@@ -24,14 +24,14 @@ func (p *plan) attributes() *syscall.SysProcAttr {
 	// The first of its process namespace, with which all in it ends.
 	a.Pdeathsig = syscall.SIGKILL
 	a.Cloneflags = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC
-	if p.row.alone {
+	if r.alone {
 		a.Cloneflags |= unix.CLONE_NEWNET
 	}
 	// Ids are what they are outside. An ordinary user may map only its own; the kernel shows the files of others as
 	// nobody's then. In a namespace below the host's nobody has a right over the host, root included.
 	a.UidMappings = []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}}
 	a.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}}
-	if p.spec.Root {
+	if os.Geteuid() == 0 {
 		a.UidMappings, a.GidMappings = allIDs("/proc/self/uid_map"), allIDs("/proc/self/gid_map")
 		a.GidMappingsEnableSetgroups = true
 	}

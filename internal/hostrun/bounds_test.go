@@ -171,30 +171,50 @@ func TestGroupsThatWereGiven(t *testing.T) {
 	if _, err := exec.LookPath("setpriv"); err != nil {
 		t.Skip("SKIP: setpriv is not installed")
 	}
-	var given []string
-	for _, c := range []string{"memory", "pids", "cpu"} {
-		dir := fmt.Sprintf("/sys/fs/cgroup/%s/crt-hostrun-%d", c, os.Getpid())
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Skipf("SKIP: no hierarchy of v1 for %s: %v", c, err)
+	t.Run("v1", func(t *testing.T) {
+		var given []string
+		for _, c := range []string{"memory", "pids", "cpu"} {
+			given = append(given, give(t, fmt.Sprintf("/sys/fs/cgroup/%s/crt-hostrun-%d", c, os.Getpid()), "tasks"))
 		}
-		t.Cleanup(func() {
-			if err := os.Remove(dir); err != nil {
-				t.Error(err)
-			}
-		})
-		for _, f := range []string{"", "/tasks", "/cgroup.procs"} {
-			if err := os.Chown(dir+f, ordinary, -1); err != nil {
-				t.Fatal(err)
-			}
+		haveGroups(t, given, given, "tasks")
+	})
+	t.Run("v2", func(t *testing.T) {
+		base := give(t, fmt.Sprintf("/sys/fs/cgroup/crt-hostrun-%d", os.Getpid()), "cgroup.subtree_control")
+		if err := os.WriteFile(base+"/cgroup.subtree_control", []byte("+memory +pids +cpu"), 0); err != nil {
+			t.Skipf("SKIP: v2 limits nothing here: %v", err)
 		}
-		given = append(given, dir)
+		haveGroups(t, []string{give(t, base+"/shell", "cgroup.subtree_control")}, []string{base}, "cgroup.procs")
+	})
+}
+
+// give gives a group to the ordinary user. file is one that only groups of the layout have.
+func give(t *testing.T, dir, file string) string {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Skipf("SKIP: control groups are of another layout: %v", err)
 	}
+	t.Cleanup(func() {
+		if err := os.Remove(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, f := range []string{"", "/cgroup.procs", "/" + file} {
+		if err := os.Chown(dir+f, ordinary, -1); err != nil {
+			t.Skipf("SKIP: control groups are of another layout: %v", err)
+		}
+	}
+	return dir
+}
+
+// haveGroups has the ordinary user run steps from within some groups, and sees that they have groups of their own below others.
+func haveGroups(t *testing.T, in, below []string, file string) {
+	t.Helper()
 	u := newUser(t, "ordinary", ordinary)
 	for p, script := range map[hostrun.Profile]string{hostrun.ReadOnly: fills, hostrun.None: "head -c 400M /dev/zero | tail -c 400M | wc -c"} {
 		c := u.caller(t, hostrun.Command{
 			Argv: []string{"bash", "-c", script}, Dir: u.in(t, "project"), Profile: p, Limits: small, Timeout: 20 * time.Second,
 		})
-		enter := "for d in " + strings.Join(given, " ") + "; do echo $$ > $d/tasks; done; exec setpriv --reuid=" + strconv.Itoa(ordinary) +
+		enter := "for d in " + strings.Join(in, " ") + "; do echo $$ > $d/" + file + "; done; exec setpriv --reuid=" + strconv.Itoa(ordinary) +
 			" --regid=" + strconv.Itoa(ordinary) + " --clear-groups " + c.Path
 		c.Path, c.Args, c.SysProcAttr = "/bin/sh", []string{"sh", "-c", enter}, nil
 		out, err := c.Output()
@@ -211,7 +231,7 @@ func TestGroupsThatWereGiven(t *testing.T) {
 				t.Errorf("%s: %s is %s: %s", p, c.ID, c.State, c.Evidence)
 			}
 		}
-		for _, dir := range given {
+		for _, dir := range below {
 			if left, err := filepath.Glob(dir + "/carrel-step-*"); err != nil || left != nil {
 				t.Errorf("%s: %v are left, %v", p, left, err)
 			}

@@ -6,18 +6,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/sandbox"
-	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -33,22 +29,12 @@ const (
 	drainTime = 500 * time.Millisecond
 )
 
-// parent is the thread that supervisors are children of. It lives as long as this process: when it ends, the kernel
-// believes that the parent has ended (PR_SET_PDEATHSIG in prctl(2)).
-var parent = sync.OnceValue(sandbox.NewThread)
-
-// session is one supervisor as its caller has it.
+// session is one command with its supervisor, as the caller has them.
 type session struct {
 	*plan
-	command *exec.Cmd
-	control *os.File
-	words   chan word
-	exited  chan struct{} // closed when the supervisor has ended
-	over    bool          // it said its last word
+	*supervisor
+	runner  *Runner
 	streams [2]*stream
-	// group is the command's control group, nil if there is none, which ungrouped says the reason of.
-	group     *cgroup.Step
-	ungrouped string
 }
 
 // stream is one of the command's outputs.
@@ -74,7 +60,7 @@ func (s *stream) read() {
 	}
 }
 
-func (p *plan) run(ctx context.Context) (res Result, err error) {
+func (p *plan) run(ctx context.Context, r *Runner) (res Result, err error) {
 	if err := ctx.Err(); err != nil {
 		return res, fmt.Errorf("cannot run the command: %w", context.Cause(ctx))
 	}
@@ -85,7 +71,7 @@ func (p *plan) run(ctx context.Context) (res Result, err error) {
 			return res, err
 		}
 	}
-	s, err := p.start()
+	s, err := p.begin(r)
 	if err != nil {
 		return res, err
 	}
@@ -119,114 +105,21 @@ func (p *plan) run(ctx context.Context) (res Result, err error) {
 	return res, nil
 }
 
-// start starts the supervisor.
-func (p *plan) start() (*session, error) {
-	s := &session{plan: p, words: make(chan word, 4), exited: make(chan struct{})}
-	var theirs []*os.File
-	defer func() {
-		for _, f := range theirs {
-			f.Close()
-		}
-	}()
-	fail := func(err error) (*session, error) {
-		for _, st := range s.streams {
-			if st != nil {
-				st.from.Close()
-			}
-		}
-		if s.control != nil {
-			s.control.Close()
-		}
-		return nil, fmt.Errorf("cannot run the command: %w: %w", err, errdefs.ErrUnavailable)
+// begin takes a supervisor for the command. Its streams are read from now on.
+func (p *plan) begin(r *Runner) (*session, error) {
+	v, err := r.take(p.row)
+	if err != nil {
+		return nil, err
 	}
+	s := &session{plan: p, supervisor: v, runner: r}
+	s.boundGroup(&s.spec)
 	for i := range s.streams {
-		r, w, err := os.Pipe()
-		if err != nil {
-			return fail(err)
+		s.streams[i] = &stream{
+			from: v.outputs[i], keeper: keeper{max: p.MaxOutput}, also: []io.Writer{p.Stdout, p.Stderr}[i], done: make(chan struct{}),
 		}
-		s.streams[i] = &stream{from: r, keeper: keeper{max: p.MaxOutput}, also: []io.Writer{p.Stdout, p.Stderr}[i], done: make(chan struct{})}
-		theirs = append(theirs, w)
+		go s.streams[i].read()
 	}
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fail(err)
-	}
-	unix.SetNonblock(pair[0], true) // so that a close ends a read
-	s.control = os.NewFile(uintptr(pair[0]), "control")
-	theirs = append(theirs, os.NewFile(uintptr(pair[1]), "supervisor"))
-
-	s.command = &exec.Cmd{
-		Path: "/proc/self/exe", Args: []string{stageName}, Env: []string{}, Dir: "/",
-		Stdout: theirs[0], Stderr: theirs[1], ExtraFiles: theirs[2:],
-		SysProcAttr: p.attributes(),
-	}
-	s.takeGroup()
-	parent().Do(func() { err = s.born() })
-	if err != nil {
-		s.dropGroup()
-		hint := startHint(err)
-		if hint == "" || !p.row.held {
-			return fail(err)
-		}
-		_, _ = fail(err)
-		return nil, fmt.Errorf("cannot run the command under %s, so it was not run: %w%s: %w",
-			p.row.name, err, hint, errdefs.ErrFailedPrecondition)
-	}
-	for _, st := range s.streams {
-		go st.read()
-	}
-	go func() {
-		_ = s.command.Wait() // it says how the command ended on the socket
-		close(s.exited)
-	}()
-	go s.listen()
 	return s, nil
-}
-
-// startHint says what an errno of the clone usually means.
-func startHint(err error) string {
-	switch {
-	case errors.Is(err, unix.ENOSPC):
-		return "; a namespace limit is reached: see /proc/sys/user/max_*_namespaces"
-	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return "; the host forbids user namespaces: see carrel doctor"
-	case errors.Is(err, unix.EAGAIN):
-		return "; a process limit is reached: see ulimit -u"
-	}
-	return ""
-}
-
-// listen hands on what the supervisor says until its end.
-func (s *session) listen() {
-	defer close(s.words)
-	r := lines(s.control)
-	for range cap(s.words) { // it says less
-		var w word
-		if readLine(r, &w) != nil {
-			return
-		}
-		s.words <- w
-	}
-}
-
-// next waits for what the supervisor says.
-func (s *session) next(ctx context.Context) (w word, err error) {
-	select {
-	case w, ok := <-s.words:
-		switch {
-		case !ok:
-			<-s.exited
-			return w, fmt.Errorf("cannot say how the command ended: its supervisor has ended (%s): %w",
-				s.command.ProcessState, errdefs.ErrUnavailable)
-		case w.Failed != nil:
-			s.over = true
-			return w, w.Failed.err()
-		}
-		s.over = w.Ended != nil
-		return w, nil
-	case <-ctx.Done():
-		return w, context.Cause(ctx)
-	}
 }
 
 // prove has the supervisor take the profile's steps and returns what holds. It is an error if that is not all that is
@@ -236,6 +129,9 @@ func (s *session) prove(ctx context.Context) ([]workspace.Control, error) {
 		fmt.Errorf("cannot run the command: its supervisor did not begin within %v: %w", startTime, errdefs.ErrUnavailable))
 	defer cancel()
 	if err := writeLine(s.control, s.spec); err != nil {
+		if _, said := s.next(ctx); s.over { // why it reads nothing
+			return nil, said
+		}
 		return nil, fmt.Errorf("cannot tell the supervisor what to run: %w: %w", err, errdefs.ErrUnavailable)
 	}
 	grouped := s.grouped() // while the supervisor takes its steps: it was born in its group
@@ -247,16 +143,16 @@ func (s *session) prove(ctx context.Context) ([]workspace.Control, error) {
 		return nil, fmt.Errorf("cannot run the command: its supervisor said something else than what holds: %w", errdefs.ErrInternal)
 	}
 	found := append(*w.Findings, grouped...)
-	if s.row.held {
-		found = append(found, outside(s.command.Process.Pid, &s.spec, s.row)...)
+	if s.plan.row.held {
+		found = append(found, outside(s.command.Process.Pid, &s.spec, s.plan.row)...)
 	}
-	report := workspace.Report{Controls: s.row.judge(found, s.ungrouped)}
+	report := workspace.Report{Controls: s.plan.row.judge(found, s.ungrouped)}
 	if unmet := report.Unmet(); len(unmet) > 0 {
 		var why []string
 		for _, c := range unmet {
 			why = append(why, fmt.Sprintf("control %s is %s (%s); to mend it: %s", c.ID, c.State, c.Evidence, c.Remedy))
 		}
-		return report.Controls, fmt.Errorf("cannot run the command under %s, so it was not run: %s: %w", s.row.name, strings.Join(why, "; "),
+		return report.Controls, fmt.Errorf("cannot run the command under %s, so it was not run: %s: %w", s.plan.row.name, strings.Join(why, "; "),
 			errdefs.ErrFailedPrecondition)
 	}
 	return report.Controls, writeLine(s.control, order{Go: true})
@@ -267,6 +163,7 @@ func (s *session) prove(ctx context.Context) ([]workspace.Control, error) {
 func (s *session) wait(ctx context.Context, controls []workspace.Control, over context.CancelCauseFunc) (ended, error) {
 	w, err := s.next(ctx)
 	if w.Began && err == nil {
+		s.runner.prepare() // beside the command
 		if s.spec.Memory > 0 || s.spec.Processes > 0 {
 			go s.watch(ctx, over)
 		}
@@ -296,16 +193,7 @@ func (s *session) wait(ctx context.Context, controls []workspace.Control, over c
 // end ends the supervisor, if it has not ended, and reads the rest of the output.
 func (s *session) end() {
 	defer s.dropGroup()
-	_ = s.control.Close() // at which it ends all and itself
-	if s.over {
-		_ = s.command.Process.Kill() // there is nothing else for it to do
-	}
-	select {
-	case <-s.exited:
-	case <-time.After(endTime):
-		_ = s.command.Process.Kill() // its namespace ends with it
-		<-s.exited
-	}
+	s.supervisor.end()
 	late := time.After(drainTime)
 	for _, st := range s.streams {
 		select {

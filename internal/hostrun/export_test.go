@@ -6,6 +6,29 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
+// Spare is the process that is ready for the next command, 0 if there is none.
+func (r *Runner) Spare() int {
+	r.mu.Lock()
+	x := r.spare
+	r.mu.Unlock()
+	if x == nil {
+		return 0
+	}
+	if <-x.started; x.err != nil {
+		return 0
+	}
+	return x.s.command.Process.Pid
+}
+
+// Ended waits until the process that is ready has ended.
+func (r *Runner) Ended() { <-r.spare.s.exited }
+
+// Unstaged has the running program not supervise commands, until undo is called.
+func Unstaged() (undo func()) {
+	stages.Store(false)
+	return func() { stages.Store(true) }
+}
+
 // Keep returns what keeps max bytes of what is written to it, and what says what was kept.
 func Keep(max int) (io.Writer, func() Output) {
 	k := &keeper{max: max}

@@ -11,31 +11,42 @@ import (
 // groups is where control groups of commands can be made, found once: a process stays in its group.
 var groups = sync.OnceValues(cgroup.OpenSteps)
 
-// takeGroup makes a control group for the command, where the caller can make some. Otherwise ungrouped says why there is none, and
-// the other bounds hold the command as where none can be made.
-func (s *session) takeGroup() {
+// takeGroup makes a control group for the supervisor and its command, without bounds yet, where the caller can make some. Otherwise
+// ungrouped says why there is none, and the other bounds hold the command as where none can be made.
+func (s *supervisor) takeGroup() {
 	if !s.row.limited {
 		return
 	}
 	at, err := groups()
 	if err == nil {
-		s.group, err = at.Make(cgroup.StepLimits{MemoryBytes: s.spec.Memory, Pids: int64(s.spec.most())})
+		s.group, err = at.Make(cgroup.StepLimits{})
 	}
 	if err != nil {
 		s.ungrouped = err.Error()
 	}
-	s.spec.Grouped = err == nil && s.spec.Processes > 0
 }
 
-// dropGroup ends what is left in the command's group, and removes it.
-func (s *session) dropGroup() {
+// boundGroup sets the bounds of the group, before the command is there.
+func (s *supervisor) boundGroup(sp *spec) {
+	if s.group == nil {
+		return
+	}
+	if err := s.group.Limit(cgroup.StepLimits{MemoryBytes: sp.Memory, Pids: int64(sp.most())}); err != nil {
+		s.ungrouped = err.Error()
+		return
+	}
+	sp.Grouped = sp.Processes > 0
+}
+
+// dropGroup ends what is left in the group, and removes it.
+func (s *supervisor) dropGroup() {
 	if s.group != nil {
 		_ = s.group.Remove(context.Background()) // one that stays is removed by the next process that makes some
 	}
 }
 
-// born starts the supervisor in the command's group. One that cannot be entered is given up, and said.
-func (s *session) born() (err error) {
+// born starts the supervisor in its group. One that cannot be entered is given up, and said.
+func (s *supervisor) born() (err error) {
 	if s.group != nil {
 		err = s.group.Fork(func(in int) error {
 			a := s.command.SysProcAttr
@@ -46,18 +57,18 @@ func (s *session) born() (err error) {
 			return err
 		}
 		s.dropGroup()
-		s.group, s.ungrouped, s.spec.Grouped = nil, err.Error(), false
+		s.group, s.ungrouped = nil, err.Error()
 		again := *s.command // a command starts once
-		again.SysProcAttr = s.attributes()
+		again.SysProcAttr = attributes(s.row)
 		s.command = &again
 	}
 	return s.command.Start()
 }
 
 // grouped are what is read of the command's group.
-func (s *session) grouped() (found []finding) {
+func (s *supervisor) grouped() (found []finding) {
 	of := map[string]string{string(cgroup.Memory): "memory", string(cgroup.Pids): "process-count", string(cgroup.CPU): "processor"}
-	if s.group == nil {
+	if s.group == nil || s.ungrouped != "" {
 		return nil
 	}
 	for _, e := range s.group.Check(s.command.Process.Pid) {

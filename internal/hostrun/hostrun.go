@@ -1,6 +1,6 @@
 // Package hostrun runs one command on this machine as the caller's own user, under a profile that says what the command
-// may then do. It works in the caller's own process and a child of it: the caller's program, started again as a
-// supervisor (see Stage), which holds the command and ends all that it started.
+// may then do. It works in the caller's own process and a child of it, a supervisor (see Stage), which holds the command and ends all
+// that it started. The supervisor is a small program of its own, carrel-hostrun, as it is started for each command.
 //
 // A profile's controls are tried before the command begins, inside and from outside. If one that the profile requires
 // is not verified, Run returns an error with its remedy and the command does not run. There is no weaker run instead.
@@ -87,13 +87,9 @@ type Result struct {
 //
 // Errors: invalid_argument, permission_denied (root without AllowRoot, a program that may not be run), not_found (no
 // such program or directory), failed_precondition (a control does not hold; the command did not run), unavailable.
-func Run(ctx context.Context, c Command) (Result, error) {
-	p, err := prepare(c)
-	if err != nil {
-		return Result{}, err
-	}
-	return p.run(ctx)
-}
+//
+// The running program supervises the command, and must call Stage.
+func Run(ctx context.Context, c Command) (Result, error) { return new(Runner).Run(ctx, c) }
 
 // plan is a Command that was checked.
 type plan struct {

@@ -49,7 +49,9 @@ func runAsked(text string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	res, err := hostrun.Run(signalled(), c)
+	r := hostrun.NewRunner(nil)
+	defer r.Ready(c.Profile)() // what holds a command is the same where its supervisor was started ahead
+	res, err := r.Run(signalled(), c)
 	a := answer{Result: res}
 	if err != nil {
 		a.Error = err.Error()

@@ -47,9 +47,13 @@ type step struct {
 	run  func(*stage) error
 }
 
-var steps = []step{
+// first are taken before it is known what is to run, so that a supervisor which is ready has taken them.
+var first = []step{
 	{"descriptors", false, "nothing that the caller has open may reach the command", (*stage).descriptors},
 	{"orphans", false, "before a process is there that could leave an orphan", (*stage).adopt},
+}
+
+var steps = []step{
 	{"propagation", true, "no mount made below may reach the host", (*stage).propagation},
 	{"nested namespaces", true, "written before /proc/sys becomes read-only", (*stage).noNestedNamespaces},
 	{"count of processes", true, "written before /proc/sys becomes read-only", (*stage).count},
@@ -92,11 +96,12 @@ func elsewhere(f func() error) error {
 }
 
 // Supervises reports whether a program with these arguments was started as the supervisor.
-func Supervises(args []string) bool { return len(args) == 1 && args[0] == stageName }
+func Supervises(args []string) bool { return len(args) == 2 && args[0] == stageName }
 
-// Stage is the supervisor. A program that calls Run must call it before anything else in main, and exit with code if
-// is is true: the program was started as the supervisor then.
+// Stage is the supervisor. The program that supervises commands must call it before anything else in main, and exit with code if
+// is is true: it was started as the supervisor then.
 func Stage(args []string) (code int, is bool) {
+	stages.Store(true)
 	if !Supervises(args) {
 		return 0, false
 	}
@@ -106,30 +111,31 @@ func Stage(args []string) (code int, is bool) {
 	}
 	s := &stage{control: os.NewFile(controlFD, "control"), tree: -1, host: -1}
 	s.orders = lines(s.control)
-	if err := s.serve(); err != nil {
+	if err := s.serve(args[1]); err != nil {
 		return 1, true
 	}
 	return 0, true
 }
 
 // serve does what the spec says. Its error was told to the caller, or there is none to be told.
-func (s *stage) serve() error {
-	if err := readLine(s.orders, &s.spec); err != nil {
+func (s *stage) serve(protocol string) error {
+	switch {
+	case protocol != Protocol:
+		return s.fail("protocol", errors.New("its supervisor is of another release; install all programs of one"))
+	case unix.Gettid() != os.Getpid():
+		return s.fail("thread", errors.New("the supervisor does not begin on its first thread"))
+	}
+	if err := s.take(first); err != nil {
 		return err
 	}
-	if unix.Gettid() != os.Getpid() {
-		return s.fail("thread", errors.New("the supervisor does not begin on its first thread"))
+	if err := readLine(s.orders, &s.spec); err != nil {
+		return err // the caller needs it no more
 	}
 	if s.row = rowOf(s.spec.Profile); s.row == nil {
 		return s.fail("profile", bad("there is no profile %q", s.spec.Profile))
 	}
-	for _, st := range steps {
-		if st.held && !s.row.held {
-			continue
-		}
-		if err := st.run(s); err != nil {
-			return s.fail(st.name, fmt.Errorf("step %q of profile %s: %w", st.name, s.row.name, err))
-		}
+	if err := s.take(steps); err != nil {
+		return err
 	}
 	found, err := s.prove()
 	if err != nil {
@@ -151,6 +157,19 @@ func (s *stage) serve() error {
 	return s.supervise(pid)
 }
 
+// take takes the steps of a list that the profile has.
+func (s *stage) take(list []step) error {
+	for _, st := range list {
+		if st.held && !s.row.held {
+			continue
+		}
+		if err := st.run(s); err != nil {
+			return s.fail(st.name, fmt.Errorf("step %q of profile %s: %w", st.name, s.spec.Profile, err))
+		}
+	}
+	return nil
+}
+
 func (s *stage) fail(step string, err error) error {
 	f := failure{Step: step, Error: err.Error(), Kind: kindHost}
 	switch {
@@ -167,7 +186,7 @@ func (s *stage) fail(step string, err error) error {
 }
 
 // descriptors closes all but the first three, the socket and what the runtime has, which are an epoll or event
-// descriptor, and has none outlive an exec.
+// descriptor, and has none outlive an exec. The program itself is among what it closes.
 func (s *stage) descriptors() error {
 	if err := unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("cannot mark the descriptors: %w; Linux 5.11 or newer is needed", err)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
@@ -57,11 +56,11 @@ func (r *Registry) Begin(ctx context.Context, s Spec) (held string, err error) {
 		return "", err
 	}
 	at := os.NewFile(uintptr(own), dir.path)
-	c := &exec.Cmd{
-		Path: "/proc/self/exe", Args: []string{stageName}, Env: variables(), Dir: "/", ExtraFiles: []*os.File{lock, at, theirs},
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	c, err := r.program.Supervisor(stageName, lock, at, theirs)
+	if err == nil {
+		c.Env, c.SysProcAttr = variables(), &syscall.SysProcAttr{Setsid: true}
+		err = c.Start()
 	}
-	err = c.Start()
 	_ = at.Close()
 	_ = theirs.Close()
 	if err != nil {

@@ -24,6 +24,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/hostrun"
 	"github.com/carrel-dev/carrel/internal/id"
 )
 
@@ -134,6 +135,16 @@ type Config struct {
 type Registry struct {
 	cfg Config
 	dir folder
+	// program supervises jobs on this machine; nil is the running one.
+	program *hostrun.Program
+}
+
+// By is the registry with a program that supervises the jobs which begin on this machine. Without one it is the running program,
+// which must call hostrun.Stage and Stage then.
+func (r *Registry) By(p *hostrun.Program) *Registry {
+	with := *r
+	with.program = p
+	return &with
 }
 
 // Open opens the registry, and makes it if there is none. The caller must call Close.
@@ -142,7 +153,7 @@ func Open(cfg Config) (*Registry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot use the directory of background jobs: %w", err)
 	}
-	return &Registry{cfg, dir}, nil
+	return &Registry{cfg: cfg, dir: dir}, nil
 }
 
 // Close lets go of the directory. Jobs go on.

@@ -24,6 +24,8 @@ const (
 	lockFD  = 3
 	dirFD   = 4
 	readyFD = 5
+	// programFD is the program: see hostrun.Program.
+	programFD = 6
 )
 
 // grace is how long a job has between SIGTERM and SIGKILL.
@@ -32,16 +34,21 @@ const grace = 5 * time.Second
 // errStopped is the cause of the end of a job that somebody stopped.
 var errStopped = errors.New("it was stopped")
 
-// Stage is the supervisor of a job. A program that calls Begin must call it at the beginning of main, and exit with code if
-// is is true: the program was started as the supervisor then.
+// Stage is the supervisor of a job. The program that supervises jobs must call it at the beginning of main, after hostrun.Stage,
+// and exit with code if is is true: it was started as the supervisor then.
 func Stage(args []string) (code int, is bool) {
-	if len(args) != 1 || args[0] != stageName {
+	if len(args) != 2 || args[0] != stageName {
 		return 0, false
 	}
+	_ = unix.Close(programFD)
 	for fd := lockFD; fd <= readyFD; fd++ {
 		unix.CloseOnExec(fd)
 	}
 	ready := os.NewFile(readyFD, "ready")
+	if args[1] != hostrun.Protocol {
+		tell(ready, begun{Error: "its supervisor is of another release; install all programs of one"})
+		return 1, true
+	}
 	if err := supervise(folder{dirFD, "the job's directory"}, ready); err != nil {
 		tell(ready, begun{Error: err.Error()})
 		return 1, true

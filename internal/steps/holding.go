@@ -21,6 +21,19 @@ type Holding struct {
 	Writes  []string
 	// AsRoot lets commands run as root where the caller is root.
 	AsRoot bool
+
+	// program supervises them, and by runs them with it; nil is the running program, which must call hostrun.Stage then.
+	program *hostrun.Program
+	by      *hostrun.Runner
+}
+
+// Supervised is h with the program at path, carrel-hostrun, to supervise commands. The caller must call done.
+func (h Holding) Supervised(path string) (with Holding, done func(), err error) {
+	if h.program, err = hostrun.OpenProgram(path); err != nil {
+		return h, nil, err
+	}
+	h.by = hostrun.NewRunner(h.program)
+	return h, func() { _ = h.program.Close() }, nil // it was only looked at
 }
 
 // Hold returns what holds commands by a profile, in these directories where it lets some be changed. offered says that there are

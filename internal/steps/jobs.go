@@ -86,7 +86,7 @@ func (j *Jobs) begin(ctx context.Context, c runtime.HostCommand, inventory strin
 		}
 		s.Profile = string(profile)
 		if s.Dir, err = os.Getwd(); err == nil {
-			out.Held, err = j.Registry.Begin(ctx, s)
+			out.Held, err = j.Registry.By(h.program).Begin(ctx, s)
 		}
 	}
 	if err == nil {

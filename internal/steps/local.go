@@ -1,6 +1,7 @@
 package steps
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +22,7 @@ func Local(h Holding) Run {
 		if err != nil {
 			return runtime.HostResult{}, err
 		}
-		res, err := hostrun.Run(ctx, hostrun.Command{
+		res, err := h.run(ctx, hostrun.Command{
 			Argv: c.Argv, Timeout: c.Timeout, MaxOutput: kept(c.MaxOutput), Profile: profile, Writes: writes, AllowRoot: h.AsRoot,
 			Limits: hostrun.Limits(c.Limits),
 		})
@@ -51,13 +52,28 @@ func Local(h Holding) Run {
 	}
 }
 
+func (h Holding) run(ctx context.Context, c hostrun.Command) (hostrun.Result, error) {
+	if h.by == nil {
+		return hostrun.Run(ctx, c)
+	}
+	return h.by.Run(ctx, c)
+}
+
+// Ready has what supervises commands that may change something ready for the next one, until rest is called, where that is possible.
+func (h Holding) Ready() (rest func()) {
+	if h.by == nil {
+		return func() {}
+	}
+	return h.by.Ready(cmp.Or(h.Profile, hostrun.None))
+}
+
 // Check runs nothing but "true", and says what holds such a command: one that only reads, or one that may change something.
 func Check(ctx context.Context, h Holding, reads bool) (string, error) {
 	profile, writes, err := h.of(runtime.HostCommand{ReadOnly: reads})
 	if err != nil {
 		return "", err
 	}
-	res, err := hostrun.Run(ctx, hostrun.Command{Argv: []string{"/bin/true"}, Profile: profile, Writes: writes, AllowRoot: h.AsRoot})
+	res, err := h.run(ctx, hostrun.Command{Argv: []string{"/bin/true"}, Profile: profile, Writes: writes, AllowRoot: h.AsRoot})
 	if err != nil {
 		return "", err
 	}

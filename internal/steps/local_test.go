@@ -196,3 +196,37 @@ func TestLocalRoot(t *testing.T) {
 		}
 	}
 }
+
+// Commands and jobs are supervised by the program that was named, which others cannot write.
+func TestSupervised(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(program, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h, done, err := steps.Holding{AsRoot: asRoot()}.Supervised(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	defer h.Ready()()
+	res, err := steps.Local(h)(t.Context(), runtime.HostCommand{
+		Argv: []string{"sh", "-c", "readlink /proc/$PPID/exe"}, Timeout: time.Minute, MaxOutput: 1000,
+	})
+	if err != nil || strings.TrimSpace(string(res.Stdout)) != program {
+		t.Errorf("%s%s, %v", res.Stdout, res.Stderr, err)
+	}
+	if err := os.Chmod(program, 0o757); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := (steps.Holding{}).Supervised(program); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("one that others can write: %v", err)
+	}
+}

@@ -35,6 +35,8 @@ type Config struct {
 	Roots []string
 	// Profile is what Local and Background hold commands on this machine by that may change something; "" is hostrun.None.
 	Profile hostrun.Profile
+	// Ready has what Local needs ready while steps may come, until rest is called. Optional.
+	Ready func() (rest func())
 	// Remote runs commands on the hosts that Remotes names.
 	Remote  Run
 	Remotes []string
@@ -59,6 +61,9 @@ type Stream = connect.BidiStreamForClient[carrelv1.ServeRequest, carrelv1.ServeR
 // that of the stream. ready is called once steps may come. Steps that ran have ended when it returns.
 func Serve(ctx context.Context, stream *Stream, workspace, task string, cfg Config, ready func()) error {
 	s := &server{cfg: cfg, stream: stream, running: map[int64]context.CancelFunc{}}
+	if cfg.Ready != nil {
+		defer cfg.Ready()()
+	}
 	defer s.all.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // before the wait

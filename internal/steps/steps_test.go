@@ -149,6 +149,37 @@ func (n *noted) run(_ context.Context, c runtime.HostCommand) (runtime.HostResul
 	}, nil
 }
 
+// What supervises commands is ready while steps may come, and until those that run have ended.
+func TestReadyWhileServed(t *testing.T) {
+	var mu sync.Mutex
+	var order []string
+	note := func(what string) {
+		mu.Lock()
+		defer mu.Unlock()
+		order = append(order, what)
+	}
+	cfg := steps.Config{
+		Ready: func() func() {
+			note("ready")
+			return func() { note("rest") }
+		},
+		Local: func(ctx context.Context, _ runtime.HostCommand) (runtime.HostResult, error) {
+			<-ctx.Done()
+			note("ended")
+			return runtime.HostResult{}, ctx.Err()
+		},
+	}
+	if _, err := serve(t.Context(), t, cfg, func(d *daemon) error {
+		d.send(1, "host", "")
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	if want := []string{"ready", "ended", "rest"}; !slices.Equal(order, want) {
+		t.Errorf("%q", order)
+	}
+}
+
 // A step is run where it says, as it says, and all that came of it is sent back.
 func TestWhere(t *testing.T) {
 	var local, remote noted

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -91,16 +92,23 @@ func (a *agent) propose(m linerpc.Message) error {
 	return nil
 }
 
+// paced are the kinds of notes of which a program can cause any number. Each of the others is about a plan, of which a turn has few,
+// or about what the gate has recorded before, and a person waits for what comes after it.
+var paced = []string{"refusal", "remember"}
+
 // note keeps what happens, and stores it before it goes on.
 func (c *conversation) note(kind string, body any) error {
 	b, err := json.Marshal(body)
 	if err == nil {
 		err = c.message(kind, json.RawMessage(b))
 	}
-	if err == nil {
-		err = c.flush()
+	if err != nil {
+		return err
 	}
-	return err
+	if slices.Contains(paced, kind) {
+		return c.flush()
+	}
+	return c.store(0)
 }
 
 // hosts returns who serves hosts in this task, nil if nobody does. One who has said that they are about to is waited for.

@@ -61,8 +61,11 @@ func (c *conversation) numbered(kind string, body any) (number int64, err error)
 	return number, nil
 }
 
-// flush stores what is pending: then those who follow see it.
-func (c *conversation) flush() error {
+// flush stores what is pending, a second time not before pace: then those who follow see it.
+func (c *conversation) flush() error { return c.store(pace) }
+
+// store stores what is pending, not before a pace after the last time.
+func (c *conversation) store(pace time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.pending) == 0 {

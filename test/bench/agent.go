@@ -300,11 +300,18 @@ func (s *turnCost) add(m *scriptedModel) {
 	s.calls, s.tokens, s.n = s.calls+calls, s.tokens+tokens, s.n+1
 }
 
-// hostSteps measures a command on this machine as a step runs it.
+// hostSteps measures a command on this machine as a step of a turn runs it: with its supervisor ready, or, beside that, with none.
 func (b *bench) hostSteps() error {
-	run := func(p hostrun.Profile) func() (time.Duration, error) {
+	program, err := hostrun.OpenProgram(filepath.Join(b.bin, "carrel-hostrun"))
+	if err != nil {
+		return err
+	}
+	defer program.Close()
+	cold, ready := hostrun.NewRunner(program), hostrun.NewRunner(program)
+	defer ready.Ready(hostrun.None)()
+	run := func(by *hostrun.Runner, p hostrun.Profile) func() (time.Duration, error) {
 		return measure.Timed(func() error {
-			r, err := hostrun.Run(b.ctx, hostrun.Command{Argv: []string{command}, Profile: p, AllowRoot: true})
+			r, err := by.Run(b.ctx, hostrun.Command{Argv: []string{command}, Profile: p, AllowRoot: true})
 			if err == nil && r.Code != 0 {
 				err = fmt.Errorf("exit code %d", r.Code)
 			}
@@ -312,7 +319,10 @@ func (b *bench) hostSteps() error {
 		})
 	}
 	got := measure.Interleave(b.ctx, b.pace(10*time.Millisecond), []measure.Contestant{
-		{Name: "a step on this machine", Op: run(hostrun.None)}, fork(), {Name: "one that only reads", Op: run(hostrun.SystemInspect)},
+		{Name: "a step on this machine", Op: run(ready, hostrun.None)},
+		fork(),
+		{Name: "with no supervisor ready", Op: run(cold, hostrun.None)},
+		{Name: "one that only reads", Op: run(cold, hostrun.SystemInspect)},
 	})
 	return b.times(report.AgentStep, time.Millisecond, got[0], got[1:])
 }

@@ -26,7 +26,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/hostrun"
 	"github.com/carrel-dev/carrel/test/bench/measure"
 	"github.com/carrel-dev/carrel/test/bench/report"
 )
@@ -75,9 +74,6 @@ var figures = []struct {
 }
 
 func main() {
-	if code, is := hostrun.Stage(os.Args); is { // it was started to hold a command on this machine
-		os.Exit(code)
-	}
 	if len(os.Args) == 2 && os.Args[1] == echoArg {
 		echo()
 		return

@@ -35,6 +35,8 @@ var suite = []struct {
 	once    bool   // without -full it runs with v2 alone: broker and whole carrels show what depends on the layout of control groups
 }{
 	{dir: "internal/sandbox/cgroup", seconds: 60},
+	// Those about control groups of steps and what is in them; the rest depends on no layout.
+	{dir: "internal/hostrun", seconds: 300, some: "^Test(MemoryOfFiles|GroupsThatWereGiven|BoundsAreReported|Ready.*)$"},
 	{dir: "internal/sandbox/seccomp", seconds: 60, once: true},
 	{dir: "internal/sandbox/probe", seconds: 60, once: true},
 	// Those about what is judged, not about what the kernel does.

@@ -27,6 +27,10 @@ type candidate struct {
 
 func (c *candidate) domain() bool { return c.kind == "domain" || c.kind == "" }
 
+// root reports whether it is the host's root group, which alone has no type, and alone may hand down beside processes of its own
+// (admin-guide/cgroup-v2.rst, No Internal Process Constraint).
+func (c *candidate) root() bool { return c.path == "/" && c.kind == "" }
+
 // lacks names the first of need that is not in have.
 func lacks(have []string, need []Controller) Controller {
 	for _, n := range need {
@@ -59,8 +63,8 @@ func choose(groups []candidate, self int, need []Controller) (at int, park bool,
 	if alone && own.unit() {
 		return 0, true, ""
 	}
-	for i := 1; i < len(groups); i++ {
-		if c := &groups[i]; c.mine && c.domain() && lacks(c.enabled, need) == "" {
+	for i := range groups {
+		if c := &groups[i]; (i > 0 || c.root()) && c.mine && c.domain() && lacks(c.enabled, need) == "" {
 			return i, false, ""
 		}
 	}

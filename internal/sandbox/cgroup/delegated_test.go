@@ -45,6 +45,8 @@ func TestChooseDelegated(t *testing.T) {
 		{"no processor time to hand down", []cgroup.Candidate{g("/u/b", "domain", false, all, "", 7), g("/u", "domain",
 			true, all, "memory pids"), root}, 1, false, ""},
 		{"no controllers", []cgroup.Candidate{g("/", "", true, "hugetlb", "", 7)}, 0, false, "cgroup v2 has no memory controller here"},
+		{"the host's root group", []cgroup.Candidate{g("/", "", true, all, all, 6, 7)}, 0, false, ""},
+		{"that of a namespace", []cgroup.Candidate{g("/", "domain", true, all, all, 6, 7)}, 0, false, "holds other processes"},
 		{"a session of root's", []cgroup.Candidate{g("/user/session-1.scope", "domain", false, all, "", 7), g("/user", "domain",
 			false, all, all), root}, 0, false, "neither /user/session-1.scope, the group of this process, nor one above it is delegated to you"},
 		{

@@ -183,19 +183,39 @@ func (g *Step) make() error {
 			return err
 		}
 		g.v1 = append(g.v1, d)
-		if err := g.write(d, b.h.have, true); err != nil {
+		if err := lockStep(d); err != nil {
 			return err
 		}
 	}
-	if g.of.v2 < 0 {
+	if g.of.v2 >= 0 {
+		d, err := g.of.v2.make(g.name)
+		if err != nil {
+			return err
+		}
+		g.v2 = d
+		if err := lockStep(d); err != nil {
+			return err
+		}
+	}
+	return g.Limit(g.limits)
+}
+
+// lockStep locks a group that was made: as long as that is so it is in use, also by a process that cannot be seen from where
+// another one looks.
+func lockStep(d dirFD) error { return unix.Flock(int(d), unix.LOCK_EX|unix.LOCK_NB) }
+
+// Limit sets the limits of the group, for what is in it already too. A limit of 0 leaves the one that there is.
+func (g *Step) Limit(l StepLimits) error {
+	g.limits = l
+	for i, d := range g.v1 {
+		if err := g.write(d, g.of.v1[i].h.have, true); err != nil {
+			return err
+		}
+	}
+	if g.v2 < 0 {
 		return nil
 	}
-	d, err := g.of.v2.make(g.name)
-	if err != nil {
-		return err
-	}
-	g.v2 = d
-	return g.write(d, g.of.have, false)
+	return g.write(g.v2, g.of.have, false)
 }
 
 // row is a file of the group with what is written to it.
@@ -236,12 +256,8 @@ func (g *Step) rows(v1 bool) []row {
 	}
 }
 
-// write sets the limits of a group that was made, and locks it: as long as that is so it is in use, also by a process that cannot
-// be seen from where another one looks.
+// write sets the limits of a group.
 func (g *Step) write(d dirFD, have []Controller, v1 bool) error {
-	if err := unix.Flock(int(d), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return err
-	}
 	for _, r := range g.rows(v1) {
 		if !slices.Contains(have, r.controller) {
 			continue
