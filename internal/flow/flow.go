@@ -210,7 +210,7 @@ func New(cfg Config) *Flow {
 	f.Auditing = auditing.New(auditing.Config{
 		Gate: f.gate, Log: cfg.Log, Audit: cfg.Audit, Store: cfg.Store, Records: records, Events: f.Events, Checkpoints: cfg.Checkpoints,
 		Every: cfg.CheckpointEvery, After: cfg.CheckpointRecords, Keep: cfg.KeepAudit, Policy: f.judge.Loaded, Version: cfg.Version,
-		Full: gc.Full,
+		Full: gc.Full, Find: f.Lifecycle.FindMade,
 	})
 	network := cfg.Network
 	if network != nil {

@@ -355,6 +355,10 @@ func TestStrangersAreDeniedAndRecorded(t *testing.T) {
 			return err
 		},
 		"list": func(p principal.Principal, ref string) error { _, err := h.ListCommands(ctx, p, ref); return err },
+		"history": func(p principal.Principal, ref string) error {
+			_, err := h.History(ctx, p, ref, workspace.EntriesWanted{Most: 1, Take: func(*workspace.Entry) bool { return true }})
+			return err
+		},
 		"logs": func(p principal.Principal, ref string) error {
 			_, _, err := h.Output(ctx, p, ref, execapi.OutputParams{}, false)
 			return err
