@@ -164,11 +164,10 @@ func (x *exchange) send(to *os.File) error {
 	if x.s.In == nil {
 		return nil
 	}
-	buf := make([]byte, fileapi.Piece)
 	for {
-		n, err := x.fill(buf)
+		n, err := x.fill(w.Room(fileapi.Piece))
 		if n > 0 {
-			if w.Send(fileapi.Data, buf[:n]) != nil {
+			if w.SendRoom(fileapi.Data, n) != nil {
 				return os.ErrClosed
 			}
 			x.moved()
