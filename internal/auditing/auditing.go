@@ -21,6 +21,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/events"
 	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/store"
@@ -37,7 +38,7 @@ const (
 	stopped = "daemon.stopped"
 )
 
-// Config holds the dependencies of New. All but Checkpoints are required.
+// Config holds the dependencies of New. All but Checkpoints are required, if not said otherwise.
 type Config struct {
 	Gate    *gate.Gate
 	Log     *slog.Logger
@@ -45,6 +46,8 @@ type Config struct {
 	Store   *store.Store
 	Records *record.Writer
 	Events  *events.Events
+	// Find returns the workspace that a key or a name means, and when it was made; not_found if there is none. History takes it.
+	Find func(ref string) (on operation.Target, made time.Time, err error)
 	// Checkpoints sign Audit, after Every if there is something new, and after so many
 	// records. They stay the caller's.
 	Checkpoints *audit.Checkpoints

@@ -376,7 +376,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 		log.Info("serving over TLS", "address", far.address, "fingerprint", opts.Fingerprint)
 	}
 	if e2bAt != nil {
-		o := e2b.Options{Gate: g, Door: surface, Tokens: tokens, Book: db, Domain: cfg.E2BDomain}
+		o := e2b.Options{Gate: g, Door: surface, Tokens: tokens, Book: db, History: g, Domain: cfg.E2BDomain}
 		server, end, err := e2bAt.server(ctx, surface, o, db)
 		if err != nil {
 			return errors.Join(err, near.Close())

@@ -56,6 +56,8 @@ type Options struct {
 	Tokens Tokens
 	// Book keeps what a workspace has as a sandbox.
 	Book Book
+	// History tells what was done in a workspace.
+	History History
 	// Key signs access tokens. Whoever has it may use any sandbox as the holder of any token.
 	Key []byte
 	// Domain is under which sandboxes have hosts, {port}-{id}.{domain}; "" is none, then headers say which is meant.

@@ -50,6 +50,8 @@ type rig struct {
 	server *e2b.Server
 	client *http.Client
 	gate   *apitest.Gate
+	// history is what was done in every sandbox.
+	history *history
 }
 
 func start(t *testing.T, slow time.Duration) *rig {
@@ -58,8 +60,9 @@ func start(t *testing.T, slow time.Duration) *rig {
 	t.Cleanup(g.Close)
 	tokens := authn.NewTokens(g)
 	surface := api.NewServer(g, api.Options{Tokens: tokens})
+	told := &history{}
 	s := e2b.New(e2b.Options{
-		Gate: g, Door: surface, Tokens: tokens, Book: &book{}, Key: []byte("key"), Domain: "sandboxes.test", Slow: slow,
+		Gate: g, Door: surface, Tokens: tokens, Book: &book{}, History: told, Key: []byte("key"), Domain: "sandboxes.test", Slow: slow,
 	})
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -78,7 +81,7 @@ func start(t *testing.T, slow time.Duration) *rig {
 		<-served
 		s.Close()
 	})
-	return &rig{t, "http://" + l.Addr().String(), e2b.APIKey(secret), s, &http.Client{Transport: transport}, g}
+	return &rig{t, "http://" + l.Addr().String(), e2b.APIKey(secret), s, &http.Client{Transport: transport}, g, told}
 }
 
 func (r *rig) send(method, path, body string, headers ...string) (int, string) {

@@ -59,7 +59,7 @@ var controlRoutes = []controlRoute{
 	{"PUT", "/sandboxes/{id}/network", (*Server).setNetwork},
 	{"POST", "/sandboxes/{id}/fork", later("a workspace cannot be forked; \"carrel archive\" keeps one")},
 	{"POST", "/sandboxes/{id}/snapshots", later("a workspace has no snapshots; \"carrel archive\" keeps one")},
-	{"GET", "/sandboxes/{id}/logs", later("a workspace has no log; \"carrel audit show --workspace\" shows what was done in it")},
+	{"GET", "/sandboxes/{id}/logs", (*Server).logs},
 }
 
 // sandboxRoutes serves the control plane.

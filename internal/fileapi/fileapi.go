@@ -249,6 +249,10 @@ func bad(format string, args ...any) error {
 	return fmt.Errorf("cannot work on files: "+format+": %w", append(args, errdefs.ErrInvalidArgument)...)
 }
 
+// headSize is how long the head of a frame is, in bytes. front is how far behind the beginning of a Writer's buffer the rest
+// lies: the kernel copies more slowly to a place that is not aligned.
+const headSize, front = 5, 64
+
 // Writer writes frames. It is not for several goroutines at once.
 type Writer struct {
 	W   io.Writer
@@ -260,9 +264,24 @@ func (w *Writer) Send(k Kind, payload []byte) error {
 	if len(payload) > MaxFrame {
 		return fmt.Errorf("a frame of %d bytes is longer than %d: %w", len(payload), MaxFrame, errdefs.ErrInternal)
 	}
-	w.buf = binary.BigEndian.AppendUint32(append(w.buf[:0], byte(k)), uint32(len(payload)))
-	w.buf = append(w.buf, payload...)
-	_, err := w.W.Write(w.buf)
+	copy(w.Room(len(payload)), payload)
+	return w.SendRoom(k, len(payload))
+}
+
+// Room returns n bytes that SendRoom sends without copying them. They are the caller's until the next frame is written.
+func (w *Writer) Room(n int) []byte {
+	if cap(w.buf) < front+n {
+		w.buf = make([]byte, front+n)
+	}
+	return w.buf[front : front+n]
+}
+
+// SendRoom writes one frame with the first n bytes of what Room returned last, which had as many.
+func (w *Writer) SendRoom(k Kind, n int) error {
+	b := w.buf[front-headSize : front+n]
+	b[0] = byte(k)
+	binary.BigEndian.PutUint32(b[1:], uint32(n))
+	_, err := w.W.Write(b)
 	return err
 }
 
@@ -295,7 +314,7 @@ type Reader struct {
 
 // Next returns the next frame, which is valid until the one after. io.EOF: none follows.
 func (r *Reader) Next() (Kind, []byte, error) {
-	var head [5]byte
+	var head [headSize]byte
 	if _, err := io.ReadFull(r.R, head[:]); err != nil {
 		return 0, nil, err
 	}
@@ -325,27 +344,52 @@ type Body struct {
 
 // Read implements io.Reader.
 func (b *Body) Read(p []byte) (int, error) {
+	if err := b.fill(); err != nil {
+		return 0, err
+	}
+	n := copy(p, b.rest)
+	b.rest = b.rest[n:]
+	return n, nil
+}
+
+// WriteTo implements io.WriterTo: a frame is written from where it was read to.
+func (b *Body) WriteTo(w io.Writer) (total int64, err error) {
+	for {
+		if err := b.fill(); errors.Is(err, io.EOF) {
+			return total, nil
+		} else if err != nil {
+			return total, err
+		}
+		n, err := w.Write(b.rest)
+		b.rest = b.rest[n:]
+		total += int64(n)
+		if err != nil {
+			return total, err
+		}
+	}
+}
+
+// fill has something to read, or returns why there is nothing; io.EOF is the end.
+func (b *Body) fill() error {
 	for len(b.rest) == 0 {
 		if b.ended {
-			return 0, io.EOF
+			return io.EOF
 		}
 		k, payload, err := b.Frames.Next()
 		switch {
 		case errors.Is(err, io.EOF):
-			return 0, io.ErrUnexpectedEOF
+			return io.ErrUnexpectedEOF
 		case err != nil:
-			return 0, err
+			return err
 		case k == End:
 			b.ended = true
 		case k == Data:
 			b.rest = payload
 		default:
-			return 0, fmt.Errorf("a frame of kind %q is in the way: %w", byte(k), errdefs.ErrDataLoss)
+			return fmt.Errorf("a frame of kind %q is in the way: %w", byte(k), errdefs.ErrDataLoss)
 		}
 	}
-	n := copy(p, b.rest)
-	b.rest = b.rest[n:]
-	return n, nil
+	return nil
 }
 
 // MaxListed bounds the paths, link targets and lines of one listing or search together, in bytes: more are cut off, and

@@ -3,7 +3,6 @@ package fileprog
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"path"
 
@@ -66,7 +65,7 @@ func (s *served) write() error {
 		return s.explain("write", p.shown, err)
 	}
 	defer w.Close()
-	n, err := io.CopyBuffer(struct{ io.Writer }{w}, &fileapi.Body{Frames: s.frames}, make([]byte, fileapi.Piece))
+	n, err := (&fileapi.Body{Frames: s.frames}).WriteTo(w)
 	s.res.Bytes = n
 	if err != nil {
 		return s.explain("write", p.shown, err)

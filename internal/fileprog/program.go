@@ -62,7 +62,7 @@ type served struct {
 	frames *fileapi.Reader
 	out    *fileapi.Writer
 	// data is where what is read goes: out, or direct.
-	data     io.Writer
+	data     *fileapi.Writer
 	direct   io.ReadWriter
 	rootPath string
 	req      fileapi.Request

@@ -63,11 +63,10 @@ func (s *served) read() error {
 		length = min(length, s.req.Length)
 	}
 	part := io.NewSectionReader(f, s.req.Offset, length)
-	buf := make([]byte, fileapi.Piece)
 	for {
-		n, err := part.Read(buf)
+		n, err := part.Read(s.data.Room(int(min(fileapi.Piece, max(length, 1)))))
 		if n > 0 {
-			if _, err := s.data.Write(buf[:n]); err != nil {
+			if err := s.data.SendRoom(fileapi.Data, n); err != nil {
 				return err
 			}
 			s.res.Bytes += int64(n)

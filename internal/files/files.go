@@ -5,6 +5,7 @@
 package files
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,12 +26,14 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// Config holds the dependencies of New. All of it is required.
+// Config holds the dependencies of New. All but Patience is required.
 type Config struct {
 	Gate      *gate.Gate
 	Lifecycle *lifecycle.Lifecycle
 	// Program returns carrel-archive, for Files to close.
 	Program func() (*os.File, error)
+	// Patience is how long nothing may come or go before the program is ended; 0 is two minutes.
+	Patience time.Duration
 }
 
 // Files are the files of all workspaces. Its methods may be called from any goroutine.
@@ -41,6 +44,7 @@ type Files struct {
 
 // New returns the files of the workspaces of a lifecycle.
 func New(cfg Config) *Files {
+	cfg.Patience = cmp.Or(cfg.Patience, patience)
 	return &Files{cfg: cfg, slots: slots{held: map[slot]int{}, change: make(chan struct{})}}
 }
 

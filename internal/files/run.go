@@ -40,6 +40,7 @@ type exchange struct {
 	req    *fileapi.Request
 	s      fileapi.Streams
 	still  *time.Timer
+	wait   time.Duration // Config.Patience
 	listed int
 }
 
@@ -50,7 +51,7 @@ func (x *exchange) moved() {
 	case fileapi.Remove:
 		x.still.Reset(longPatience)
 	default:
-		x.still.Reset(patience)
+		x.still.Reset(x.wait)
 	}
 }
 
@@ -65,7 +66,7 @@ func (f *Files) run(ctx context.Context, rt runtime.Runtime, p permit.Permit, r 
 	defer program.Close()
 	ctx, give := context.WithCancelCause(ctx)
 	defer give(nil)
-	x := &exchange{req: r, s: s, still: time.AfterFunc(patience, func() { give(errStill) })}
+	x := &exchange{req: r, s: s, wait: f.cfg.Patience, still: time.AfterFunc(f.cfg.Patience, func() { give(errStill) })}
 	defer x.still.Stop()
 	params := execapi.ExecParams{
 		ID: id.NewCommand(), Argv: []string{"carrel-archive", "files"}, Program: true, Stdin: execapi.Pipe, Stdout: execapi.Pipe,
@@ -164,11 +165,10 @@ func (x *exchange) send(to *os.File) error {
 	if x.s.In == nil {
 		return nil
 	}
-	buf := make([]byte, fileapi.Piece)
 	for {
-		n, err := x.fill(buf)
+		n, err := x.fill(w.Room(fileapi.Piece))
 		if n > 0 {
-			if w.Send(fileapi.Data, buf[:n]) != nil {
+			if w.SendRoom(fileapi.Data, n) != nil {
 				return os.ErrClosed
 			}
 			x.moved()

@@ -40,7 +40,7 @@ func (d *runtimeDouble) Run(_ context.Context, permitted permit.Permit, p execap
 }
 
 func (d *runtimeDouble) Spawn(_ context.Context, permitted permit.Permit, p execapi.ExecParams, _ bool,
-	_ ...*os.File,
+	fds ...*os.File,
 ) (runtime.Process, error) {
 	name, err := permitted.Workspace()
 	if err != nil {
@@ -52,8 +52,11 @@ func (d *runtimeDouble) Spawn(_ context.Context, permitted permit.Permit, p exec
 	if p.Program {
 		d.mu.Lock()
 		d.programs = append(d.programs, p.Argv)
-		verdict, more, answers := d.verdict, d.more, d.answers
+		verdict, more, answers, direct := d.verdict, d.more, d.answers, d.direct
 		d.mu.Unlock()
+		if direct != nil && len(fds) == 2 {
+			return directDouble(direct, fds[1])
+		}
 		if answers != nil {
 			return filesDouble(answers)
 		}

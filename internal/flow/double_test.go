@@ -41,6 +41,8 @@ type runtimeDouble struct {
 	verdict string
 	// answers, if set, is the program that works on files.
 	answers func(in, out *os.File)
+	// direct, if set, is that program where it has the socket of a client too.
+	direct func(in, out, socket *os.File)
 	// agent, if set, is the program of tasks.
 	agent func(a *agentDouble) (code int)
 	// more is what homes have beside the usual, for those that are packed from now on, until it is closed.

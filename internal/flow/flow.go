@@ -102,6 +102,8 @@ type Config struct {
 	SecretsChanged func(ctx context.Context, owner, name string)
 	// TokensRevoked is told which tokens were just revoked. Optional.
 	TokensRevoked func(ids []string)
+	// FilePatience is for package files; 0 is its default.
+	FilePatience time.Duration
 	// PortIdle and PortLinger are for package ports; 0 is its default.
 	PortIdle, PortLinger time.Duration
 	// Version is what the log's lifecycle records say.
@@ -189,7 +191,7 @@ func New(cfg Config) *Flow {
 		Bounds: archives.Bounds{Number: cfg.MaxArchives, Bytes: cfg.ArchiveBytes}, Keep: cfg.KeepArchives, Archiver: packer, Log: cfg.Log,
 	})
 	f.Commands = commands.New(commands.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Redact: cfg.Redact})
-	f.Files = files.New(files.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Program: cfg.Archiver})
+	f.Files = files.New(files.Config{Gate: f.gate, Lifecycle: f.Lifecycle, Program: cfg.Archiver, Patience: cfg.FilePatience})
 	f.Tasks = tasks.New(tasks.Config{
 		Gate: f.gate, Lifecycle: f.Lifecycle, Commands: f.Commands, Store: cfg.Store, Allow: f.AllowTask, Redact: cfg.Redact,
 		Tools: cfg.Tools, Turn: f.Models.Turn, Patience: cfg.TaskPatience, Log: cfg.Log,
@@ -210,7 +212,7 @@ func New(cfg Config) *Flow {
 	f.Auditing = auditing.New(auditing.Config{
 		Gate: f.gate, Log: cfg.Log, Audit: cfg.Audit, Store: cfg.Store, Records: records, Events: f.Events, Checkpoints: cfg.Checkpoints,
 		Every: cfg.CheckpointEvery, After: cfg.CheckpointRecords, Keep: cfg.KeepAudit, Policy: f.judge.Loaded, Version: cfg.Version,
-		Full: gc.Full,
+		Full: gc.Full, Find: f.Lifecycle.FindMade,
 	})
 	network := cfg.Network
 	if network != nil {

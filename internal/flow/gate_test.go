@@ -101,6 +101,8 @@ type house struct {
 	today func() time.Time
 	// linger is how long a port stays open that nobody has published, 0 is a minute.
 	linger time.Duration
+	// still is how long a request about files may do nothing, 0 is as long as always.
+	still time.Duration
 	// changed are the secrets that the flow said were changed, as "OWNER NAME".
 	changed []string
 }
@@ -166,7 +168,7 @@ func (h *house) start() {
 		Archiver:    func() (*os.File, error) { return os.Open(os.DevNull) },
 		MaxArchives: h.maxArchives, ArchiveBytes: h.archiveBytes, KeepArchives: h.keepArchives,
 		Unpacking: archiver.Limits{Bytes: 1 << 30, Entries: 1000, Ratio: 1000},
-		Ways:      h.ways, PortLinger: h.linger,
+		Ways:      h.ways, PortLinger: h.linger, FilePatience: h.still,
 		Models: func() *egressconf.Config { return h.host }, ModelClock: h.today, TaskPatience: h.tasks, Tools: h.tools,
 		Sealer: sealer, SecretsChanged: func(_ context.Context, owner, name string) { h.changed = append(h.changed, owner+" "+name) },
 	})
@@ -355,6 +357,10 @@ func TestStrangersAreDeniedAndRecorded(t *testing.T) {
 			return err
 		},
 		"list": func(p principal.Principal, ref string) error { _, err := h.ListCommands(ctx, p, ref); return err },
+		"history": func(p principal.Principal, ref string) error {
+			_, err := h.History(ctx, p, ref, workspace.EntriesWanted{Most: 1, Take: func(*workspace.Entry) bool { return true }})
+			return err
+		},
 		"logs": func(p principal.Principal, ref string) error {
 			_, _, err := h.Output(ctx, p, ref, execapi.OutputParams{}, false)
 			return err

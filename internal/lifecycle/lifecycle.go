@@ -123,6 +123,15 @@ func (l *Lifecycle) Find(ref string) (operation.Target, error) {
 	return targetOf(w), nil
 }
 
+// FindMade is Find, and says when the workspace was made.
+func (l *Lifecycle) FindMade(ref string) (on operation.Target, made time.Time, err error) {
+	if on, err = l.Find(ref); err != nil {
+		return on, made, err
+	}
+	w, err := l.Living(on.Name)
+	return on, w.CreatedAt, err
+}
+
 // Target returns the living workspace with that name, false if there is none.
 func (l *Lifecycle) Target(name id.Workspace) (operation.Target, bool) {
 	w, ok := l.cfg.Store.ByName(name)

@@ -31,7 +31,7 @@ func (b *bench) clients() error {
 	if _, err := h.workspace("demo"); err != nil {
 		return err
 	}
-	return errors.Join(b.keys(h), b.watched(h), b.transfers(h), b.tools(h))
+	return errors.Join(b.keys(h), b.watched(h), b.transfers(h), b.ports(h), b.tools(h))
 }
 
 // between is how long a typist waits between two keys: less than a quick one does, and more than a session's pause between two

@@ -85,6 +85,10 @@ func main() {
 		}
 		return
 	}
+	if len(os.Args) == 4 && os.Args[1] == zerosArg {
+		fmt.Fprintln(os.Stderr, "bench:", serveZeros(os.Args[2], os.Args[3]))
+		os.Exit(exitFailed)
+	}
 	if len(os.Args) == 2 && os.Args[1] == clientArg {
 		if err := client(os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)

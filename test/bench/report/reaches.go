@@ -67,6 +67,7 @@ const (
 	UserdelR     = "userdel -r"
 	TarPack      = "tar -I 'zstd -T2 -3' -c"
 	TarUnpack    = "tar -I 'zstd -T2 -3' -x, sync"
+	WithinTCP    = "TCP in its network"
 	NodeFile     = "Node's fs: write, fsync, rename, read"
 	LinuxAgent   = "LinuxAgent"
 	Ansible      = "ansible"
@@ -94,6 +95,9 @@ const (
 	ClientsOut   = "clients/out"
 	ClientsFiles = "clients/files"
 	ClientsMCP   = "clients/mcp"
+	// From a server in a workspace, by a Unix socket and by a loopback address.
+	ClientsPort    = "clients/port"
+	ClientsPortTCP = "clients/port-tcp"
 	// E2B's client in Node.
 	E2BCreate    = "e2b"
 	E2BRun       = "e2b/run"

@@ -1,7 +1,7 @@
 // Every row of docs/compatibility.md that says "works" for the JavaScript SDK of E2B, against a carrel that the environment names.
 import { createRequire } from 'node:module'
 import { isDeepStrictEqual, inspect } from 'node:util'
-const { Sandbox, CommandExitError, TimeoutError, NotFoundError, SandboxError } =
+const { Sandbox, CommandExitError, TimeoutError, NotFoundError, SandboxError, ApiClient, ConnectionConfig } =
   createRequire(process.env.E2B_MODULES + '/')('e2b')
 
 function same(what, got, want) {
@@ -75,6 +75,10 @@ const before = (await sb.getInfo()).endAt
 await sb.setTimeout(600000)
 same('timeout', (await sb.getInfo()).endAt > before, true)
 same('metrics', (await sb.getMetrics())[0].memUsed > 0, true)
+const logs = (await new ApiClient(new ConnectionConfig()).api.GET('/v2/sandboxes/{sandboxID}/logs', {
+  params: { path: { sandboxID: sb.sandboxId }, query: { search: 'exit code 3', level: 'warn' } }
+})).data.logs
+same('logs', logs.map(e => [e.level, e.message.includes('exit 3'), typeof e.timestamp, e.fields.exit_code]), [['warn', true, 'string', '3']])
 same('pause', await sb.pause(), true)
 same('paused', [(await sb.getInfo()).state, await sb.isRunning()], ['paused', false])
 sb = await Sandbox.connect(sb.sandboxId)

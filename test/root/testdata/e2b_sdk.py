@@ -6,6 +6,10 @@ import urllib.parse
 import urllib.request
 
 from e2b import CommandExitException, PtySize, Sandbox, SandboxQuery, TimeoutException
+from e2b.api.client.api.sandboxes import get_v_2_sandboxes_sandbox_id_logs
+from e2b.api.client.models import LogLevel
+from e2b.api.client_sync import get_api_client
+from e2b.connection_config import ConnectionConfig
 from e2b.exceptions import NotFoundException, SandboxException
 
 
@@ -108,6 +112,9 @@ before = sb.get_info().end_at
 sb.set_timeout(600)
 same("timeout", sb.get_info().end_at > before, True)
 same("metrics", sb.get_metrics()[0].mem_used > 0, True)
+logs = get_v_2_sandboxes_sandbox_id_logs.sync_detailed(
+    sb.sandbox_id, client=get_api_client(ConnectionConfig()), search="exit code 3", level=LogLevel.WARN).parsed.logs
+same("logs", [(e.level, "exit 3" in e.message, e.fields["exit_code"]) for e in logs], [(LogLevel.WARN, True, "3")])
 same("pause", sb.pause(), True)
 same("paused", (sb.get_info().state.value, sb.is_running()), ("paused", False))
 sb = Sandbox.connect(sb.sandbox_id)
