@@ -280,12 +280,16 @@ func (k *asker) connect(ctx context.Context) (err error) {
 	if k.holding, done, err = k.supervised(k.holding); err != nil {
 		return err
 	}
-	k.served, k.orders, hosts, err = k.servedHosts(ctx, k.askFlags, k.holding)
+	if k.served, k.orders, hosts, err = k.servedHosts(ctx, k.askFlags, k.holding); err != nil {
+		hosts()
+		done()
+		return err
+	}
 	k.close = func() {
 		hosts()
 		done()
 	}
-	return err
+	return nil
 }
 
 // ready has the agent's workspace and program ready.
