@@ -49,7 +49,7 @@ func (s workspaces) Update(ctx context.Context, req *request[carrelv1.UpdateRequ
 		Reach: workspace.ReachChange{
 			Allow: m.GetReachAllow(), Ask: m.GetReachAsk(), Deny: m.GetReachDeny(), Remove: m.GetReachRemove(),
 		},
-		Secrets: workspace.SecretsChange{Add: m.GetSecrets(), Remove: m.GetSecretsRemove()},
+		Secrets: workspace.SecretsChange{Add: m.GetSecrets(), Remove: m.GetSecretsRemove(), Templates: m.GetSecretTemplates()},
 		Models:  workspace.ModelsChange{Add: modelUsesFrom(m.GetModels()), Remove: m.GetModelsRemove()},
 	}
 	if c.Secrets.Files, err = workspace.ParseSecretFiles(m.GetSecretFiles()); err != nil {

@@ -36,7 +36,7 @@ func (s workspaces) Create(ctx context.Context, req *request[carrelv1.CreateRequ
 		Key: key, Profile: m.GetProfile(), Limits: limitsFrom(m.GetLimits()), TTL: duration(m.GetTtlMs()), Idle: duration(m.GetIdleTimeoutMs()),
 		NoStart: m.GetNoStart(), Request: m.GetRequestId(), Allow: allow, Wait: duration(m.GetApprovalWaitMs()),
 		Reach: workspace.Reach{Allow: m.GetReachAllow(), Ask: m.GetReachAsk(), Deny: m.GetReachDeny()}.Unique(), Secrets: m.GetSecrets(),
-		Models: modelUsesFrom(m.GetModels()),
+		SecretTemplates: m.GetSecretTemplates(), Models: modelUsesFrom(m.GetModels()),
 	}
 	if want.SecretFiles, err = workspace.ParseSecretFiles(m.GetSecretFiles()); err != nil {
 		return nil, errcode.ToWire(err)

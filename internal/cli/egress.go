@@ -41,7 +41,12 @@ func (a *app) egress(ctx context.Context, x *runFlags, hosts []string, mounts []
 	if min(x.models.requests, x.models.tokens) < 0 {
 		return e, fmt.Errorf("cannot use a negative bound: leave --model-requests or --model-tokens out for none: %w", errdefs.ErrInvalidArgument)
 	}
-	if len(hosts)+len(x.ask)+len(x.deny)+len(x.secrets)+len(x.models.names) == 0 {
+	files, err := x.secretFiles.read()
+	if err != nil {
+		return e, err
+	}
+	uses := withFiles(x.secrets, files)
+	if len(hosts)+len(x.ask)+len(x.deny)+len(uses)+len(x.models.names) == 0 {
 		return e, nil
 	}
 	var writable []string
@@ -51,7 +56,7 @@ func (a *app) egress(ctx context.Context, x *runFlags, hosts []string, mounts []
 		}
 	}
 	reach := workspace.Reach{Allow: hosts, Ask: x.ask, Deny: x.deny}
-	if e, err = rootless.ReadEgress(ctx, reach, x.secrets, x.models.names, written(writable...), os.Getenv); err != nil {
+	if e, err = rootless.ReadEgress(ctx, reach, uses, files, x.models.names, written(writable...), os.Getenv); err != nil {
 		return e, err
 	}
 	e.Models.Requests, e.Models.Tokens = x.models.requests, x.models.tokens

@@ -34,6 +34,7 @@ type runFlags struct {
 	allow, deny     []string
 	ask             []string
 	secrets         []string
+	secretFiles     secretFileFlags
 	models          modelFlags
 	report, ids     string
 }
@@ -68,7 +69,9 @@ answers that. Without root nobody can be asked so far, and the connection is ref
 
 --secret NAME takes a variable of yours: the command has a placeholder instead, which becomes the
 secret on its way to the hosts it is for. As root it takes the secret of that name that the
-daemon keeps, and has it keep your variable if there is none.
+daemon keeps, and has it keep your variable if there is none. --secret-file NAME=PATH has the
+placeholder in a file below the home too, for programs that read one. With --secret-template
+NAME=FILE that file has what FILE has here, with the placeholder in the place of {{NAME}}.
 
 --model NAME serves the API of a model inside, with the key put in outside:
 ANTHROPIC_BASE_URL or OPENAI_BASE_URL say where. --model-requests and --model-tokens bound its
@@ -84,6 +87,8 @@ carrel's own are 125, 126 and 127.`,
   carrel run --here -- make test
   carrel run --here --allow @github -- git fetch
   carrel run --here -it --allow @llm --secret ANTHROPIC_API_KEY -- claude
+  carrel run --allow a.example --secret KEY@a.example --secret-file KEY=.netrc \
+    --secret-template KEY=netrc -- curl -n https://a.example
   carrel run --here -it --model anthropic --model-tokens 2000000 -- claude
   carrel run --here -it -- some-agent
   carrel run -v ~/data:/mnt/data:ro --env CI=1 -- ./report.py
@@ -107,6 +112,7 @@ carrel's own are 125, 126 and 127.`,
 	f.StringArrayVar(&x.secrets, "secret", nil, "give the hosts that the variable `NAME` is for its value, and the command a placeholder; "+
 		"NAME@HOST for other hosts; may be repeated")
 	completeFrom(c, "secret", rootless.SecretNames()...)
+	x.secretFiles.add(c)
 	f.StringArrayVar(&x.models.names, "model", nil, "let the command use the model `NAME` with your key, which it does not see: anthropic, "+
 		"openai or one of egress.yaml; may be repeated")
 	completeFrom(c, "model", rootless.ModelNames()...)
@@ -263,6 +269,11 @@ func (a *app) runRootless(
 		size := a.windowSize()
 		o.Terminal = &[2]uint16{size.Rows, size.Cols}
 	}
+	if len(x.secretFiles.files) > 0 {
+		if o.Archive, err = findProgram("carrel-archive"); err != nil {
+			return err
+		}
+	}
 	// A signal ends the start, and nothing of it is left.
 	var r *rootless.Run
 	err = attend.Interruptible(ctx, signals, func(ctx context.Context) (err error) {
@@ -368,7 +379,7 @@ func (a *app) runRoot(
 	if err != nil {
 		return err
 	}
-	names, err := a.useSecrets(ctx, x.secrets)
+	names, err := a.useSecretFiles(ctx, x.secrets, &x.secretFiles)
 	if errdefs.IsUnavailable(err) {
 		return noDaemon(err)
 	}
@@ -378,6 +389,7 @@ func (a *app) runRoot(
 	key := "run:" + string(id.NewTrace())
 	w, _, err := create(ctx, client, &carrelv1.CreateRequest{
 		Key: key, Allow: workspace.OpeningNames(allow), Secrets: names,
+		SecretFiles: x.secretFiles.files, SecretTemplates: x.secretFiles.texts,
 		ReachAllow: reach.Allow, ReachAsk: reach.Ask, ReachDeny: reach.Deny, Models: use, ModelBudget: x.models.budget(),
 	}, mounts)
 	if errdefs.IsUnavailable(err) {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -22,24 +23,91 @@ func (a *app) secretFlag(c *cobra.Command, names *[]string) {
 	_ = c.RegisterFlagCompletionFunc("secret", a.completeSecret()) // the flag is there
 }
 
-// secretFileFlag adds --secret-file of what the daemon makes or changes.
-func (a *app) secretFileFlag(c *cobra.Command, files *[]string) {
-	c.Flags().StringArrayVar(files, "secret-file", nil, "give your secret as --secret does, and keep its placeholder in a file too: "+
-		"`NAME=PATH`, with a path below the home; may be repeated")
+// secretFileFlags are --secret-file and --secret-template.
+type secretFileFlags struct {
+	files, templates []string
+	// texts are the templates that read found, by the name of their secret.
+	texts map[string]string
 }
 
-// useSecretFiles returns the names of secrets with those that files are asked for, of which one that is not kept yet is stored.
-func (a *app) useSecretFiles(ctx context.Context, texts, files []string) (names []string, err error) {
-	all, err := workspace.ParseSecretFiles(files)
+// add adds them, to a command that makes or changes a workspace, or runs in one.
+func (x *secretFileFlags) add(c *cobra.Command) {
+	c.Flags().StringArrayVar(&x.files, "secret-file", nil, "give your secret as --secret does, and keep its placeholder in a file too: "+
+		"`NAME=PATH`, with a path below the home; may be repeated")
+	c.Flags().StringArrayVar(&x.templates, "secret-template", nil, "have the file of --secret-file hold what the local file FILE does, with "+
+		"the placeholder where FILE says {{NAME}}: `NAME=FILE`; may be repeated")
+}
+
+// read returns the files, with what is to be in them.
+func (x *secretFileFlags) read() ([]workspace.SecretFile, error) {
+	x.texts = map[string]string{}
+	for _, t := range x.templates {
+		name, path, ok := strings.Cut(t, "=")
+		if err := workspace.CheckSecretNames([]string{name}); err != nil || !ok || path == "" {
+			return nil, fmt.Errorf("cannot use --secret-template: write NAME=FILE, with the name of a secret and a file of yours that says "+
+				"{{NAME}} where the secret stands: %w", errdefs.ErrInvalidArgument)
+		}
+		if _, twice := x.texts[name]; twice {
+			return nil, fmt.Errorf("cannot use two templates for the secret %s: its file has one; leave the other out: %w", name,
+				errdefs.ErrInvalidArgument)
+		}
+		text, err := readTemplate(path)
+		if err != nil {
+			return nil, err
+		}
+		x.texts[name] = text
+	}
+	files, err := workspace.ParseSecretFiles(x.files)
+	if err == nil {
+		files, err = workspace.WithTemplates(files, x.texts)
+	}
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range all {
+	for _, f := range files { // before anything is stored, or leaves this process
+		if v := os.Getenv(f.Name); len(v) >= leastSecret {
+			if err := f.Holds(f.Name, v); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return files, nil
+}
+
+// leastSecret is how long a variable is, in bytes, that may be a secret.
+const leastSecret = 8
+
+// readTemplate reads a local file that is not too long for a template.
+func readTemplate(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("cannot read the template of a secret's file: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, workspace.MaxSecretFile+1)) // one that is too long is refused with the others
+	if err != nil {
+		return "", fmt.Errorf("cannot read the template of a secret's file: %w", err)
+	}
+	return string(b), nil
+}
+
+// withFiles are the texts of --secret with the names of secrets that only --secret-file has.
+func withFiles(texts []string, files []workspace.SecretFile) []string {
+	for _, f := range files {
 		if !slices.ContainsFunc(texts, func(t string) bool { return t == f.Name || strings.HasPrefix(t, f.Name+"@") }) {
 			texts = append(slices.Clip(texts), f.Name)
 		}
 	}
-	return a.useSecrets(ctx, texts)
+	return texts
+}
+
+// useSecretFiles returns the names of secrets with those that files are asked for, of which one that is not kept yet is stored.
+func (a *app) useSecretFiles(ctx context.Context, texts []string, x *secretFileFlags) (names []string, err error) {
+	files, err := x.read()
+	if err != nil {
+		return nil, err
+	}
+	return a.useSecrets(ctx, withFiles(texts, files))
 }
 
 // useSecrets returns the names of secrets that are asked for as NAME, NAME@HOST[,HOST...] or NAME@HOST=INJECT. One that the daemon does

@@ -12,7 +12,8 @@ import (
 func (a *app) updateCommand() *cobra.Command {
 	var l limitFlags
 	var key string
-	var allow, asked, deny, uses, files, unused, unmodels []string
+	var allow, asked, deny, uses, unused, unmodels []string
+	var files secretFileFlags
 	var m modelFlags
 	c := &cobra.Command{
 		Use:   "update [flags] WORKSPACE",
@@ -40,7 +41,7 @@ later have the placeholders. --model and --model-rm are for models; --model-requ
 	askFlag(c, &asked)
 	denyFlag(c, &deny)
 	a.secretFlag(c, &uses)
-	a.secretFileFlag(c, &files)
+	files.add(c)
 	c.Flags().StringArrayVar(&unused, "secret-rm", nil, "take the secret `NAME` from it; may be repeated")
 	_ = c.RegisterFlagCompletionFunc("secret-rm", a.completeSecret()) // the flag is there
 	a.addModels(c, &m)
@@ -62,13 +63,14 @@ later have the placeholders. --model and --model-rm are for models; --model-requ
 		if err != nil {
 			return nil, nil, err
 		}
-		names, err := a.useSecretFiles(c.Context(), uses, files)
+		names, err := a.useSecretFiles(c.Context(), uses, &files)
 		if err != nil {
 			return nil, nil, err
 		}
 		req := &carrelv1.UpdateRequest{
 			Workspace: args[0], Limits: l.asked(), Key: key, TtlMs: int64(l.ttl), IdleTimeoutMs: int64(l.idle), RequestId: l.request,
-			ReachAllow: hosts, ReachAsk: asked, ReachDeny: deny, Secrets: names, SecretsRemove: unused, SecretFiles: files,
+			ReachAllow: hosts, ReachAsk: asked, ReachDeny: deny, Secrets: names, SecretsRemove: unused,
+			SecretFiles: files.files, SecretTemplates: files.texts,
 			Models: use, ModelsRemove: unmodels, ModelBudget: m.budget(),
 		}
 		if err := a.expandReach(c.Context(), req); err != nil {

@@ -21,7 +21,8 @@ func (a *app) createCommand() *cobra.Command {
 	var l limitFlags
 	var profile string
 	var noStart bool
-	var volumes, allow, uses, files []string
+	var volumes, allow, uses []string
+	var files secretFileFlags
 	var reach workspace.Reach
 	var m modelFlags
 	var wait time.Duration
@@ -45,7 +46,9 @@ egress --help". Without a rule they reach nothing.
 --secret NAME gives commands a placeholder in the variable NAME, which becomes your secret on
 its way to the hosts that this is for: see "carrel secret --help". If you keep no secret of
 that name, your variable NAME is kept as one first. --secret-file NAME=PATH keeps the
-placeholder in a file below the home too, of mode 0600, and removes it with the secret.
+placeholder in a file below the home too, of mode 0600, and removes it with the secret. With
+--secret-template NAME=FILE that file has what FILE has here, with the placeholder in the place
+of {{NAME}}.
 
 --model NAME serves the API of a model inside, with the host's key or yours: see "carrel model
 --help".`,
@@ -53,6 +56,7 @@ placeholder in a file below the home too, of mode 0600, and removes it with the 
   carrel create --allow @github --allow example.org demo
   carrel create --allow @llm --secret ANTHROPIC_API_KEY agent
   carrel create --allow @npm --secret-file NPM_TOKEN=.config/npm/token build
+  carrel create --secret-file KEY=.npmrc --secret-template KEY=npmrc build
   carrel create --model anthropic --model-requests 200 assistant
   carrel create --allow userns browser
   carrel create -v .:/workspace -v ~/data:/mnt/data:ro demo
@@ -70,7 +74,7 @@ placeholder in a file below the home too, of mode 0600, and removes it with the 
 	askFlag(c, &reach.Ask)
 	denyFlag(c, &reach.Deny)
 	a.secretFlag(c, &uses)
-	a.secretFileFlag(c, &files)
+	files.add(c)
 	a.addModels(c, &m)
 	waitFlag(c, &wait)
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
@@ -93,7 +97,7 @@ placeholder in a file below the home too, of mode 0600, and removes it with the 
 		if err != nil {
 			return nil, nil, err
 		}
-		names, err := a.useSecretFiles(c.Context(), uses, files)
+		names, err := a.useSecretFiles(c.Context(), uses, &files)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -103,7 +107,8 @@ placeholder in a file below the home too, of mode 0600, and removes it with the 
 		}
 		req := &carrelv1.CreateRequest{
 			Key: args[0], Limits: l.asked(), NoStart: noStart, Profile: profile, TtlMs: int64(l.ttl), IdleTimeoutMs: int64(l.idle),
-			RequestId: l.request, Allow: workspace.OpeningNames(openings), Secrets: names, SecretFiles: files,
+			RequestId: l.request, Allow: workspace.OpeningNames(openings), Secrets: names,
+			SecretFiles: files.files, SecretTemplates: files.texts,
 			ReachAllow: reach.Allow, ReachAsk: reach.Ask, ReachDeny: reach.Deny,
 			Models: use, ModelBudget: m.budget(),
 		}

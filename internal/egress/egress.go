@@ -67,6 +67,8 @@ type Limits struct {
 	// AskWithin is how long one waits for it; 5 min. AnswerHolds is for how long further connections to the same target
 	// get the same answer, because a program often opens several or tries again; 60 s.
 	AskWithin, AnswerHolds time.Duration
+	// Settle is how long nothing that is intercepted begins or ends before Config.Settled is called; 2 s.
+	Settle time.Duration
 }
 
 // Config holds the dependencies of New. Rules is required.
@@ -92,6 +94,9 @@ type Config struct {
 	// not. It is called once for all connections that wait for the same target, and returns when ctx ends: then nobody
 	// waits any more. nil refuses all.
 	Ask func(ctx context.Context, t netrule.Target, rule string) error
+	// Settled is called when no connection that is intercepted has begun or ended for Limits.Settle: in a goroutine of its own,
+	// and once until the next one does. Optional.
+	Settled func()
 	// Remedy returns the sentence that says how something can be allowed: HOST:PORT, or a request as a rule names it, quoted
 	// for a shell. nil says nothing.
 	Remedy func(what string) string
@@ -158,6 +163,8 @@ type Server struct {
 	asked    asked
 	stopped  bool
 	dnsFull  time.Time // see bucket.Bound
+	// settling runs Config.Settled, nil until the first connection.
+	settling *time.Timer
 }
 
 // New returns a server that does not serve yet. The error is of kind invalid argument.
@@ -176,6 +183,7 @@ func New(c Config) (*Server, error) {
 	l.Parked = cmp.Or(l.Parked, 32)
 	l.AskWithin = cmp.Or(l.AskWithin, 5*time.Minute)
 	l.AnswerHolds = cmp.Or(l.AnswerHolds, time.Minute)
+	l.Settle = cmp.Or(l.Settle, 2*time.Second)
 	if c.Resolve == nil {
 		c.Resolve = Lookup(&net.Resolver{})
 	}
@@ -262,6 +270,11 @@ func (s *Server) stop() {
 	for _, x := range all {
 		x.cut("the workspace's egress has ended")
 	}
+	s.mu.Lock()
+	if s.settling != nil {
+		s.settling.Stop()
+	}
+	s.mu.Unlock()
 	_ = s.webServe.Close()
 	_ = s.modelServe.Close()
 }
@@ -290,6 +303,19 @@ func (s *Server) SetRules(r *netrule.Rules) {
 	s.mu.Unlock()
 	for _, v := range victims {
 		v.x.cut(v.why)
+	}
+}
+
+// stir puts off the call of Config.Settled.
+func (s *Server) stir() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.cfg.Settled == nil || s.stopped:
+	case s.settling == nil:
+		s.settling = time.AfterFunc(s.cfg.Limits.Settle, s.cfg.Settled)
+	default:
+		s.settling.Reset(s.cfg.Limits.Settle)
 	}
 }
 

@@ -54,6 +54,8 @@ func (x *session) intercept(ctx context.Context, r reader, had []byte) {
 		return
 	}
 	_ = x.up.SetReadDeadline(time.Time{})
+	x.s.stir()
+	defer x.s.stir()
 	var begun atomic.Bool
 	dial := func(ctx context.Context) (net.Conn, error) {
 		if !begun.Swap(true) {

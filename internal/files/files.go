@@ -5,7 +5,6 @@
 package files
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/fileapi"
+	"github.com/carrel-dev/carrel/internal/filerun"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/lifecycle"
@@ -38,14 +38,15 @@ type Config struct {
 
 // Files are the files of all workspaces. Its methods may be called from any goroutine.
 type Files struct {
-	cfg   Config
-	slots slots
+	cfg    Config
+	runner filerun.Runner
+	slots  slots
 }
 
 // New returns the files of the workspaces of a lifecycle.
 func New(cfg Config) *Files {
-	cfg.Patience = cmp.Or(cfg.Patience, patience)
-	return &Files{cfg: cfg, slots: slots{held: map[slot]int{}, change: make(chan struct{})}}
+	runner := filerun.Runner{Program: cfg.Program, Patience: cfg.Patience}
+	return &Files{cfg: cfg, runner: runner, slots: slots{held: map[slot]int{}, change: make(chan struct{})}}
 }
 
 // names are the rows that the operations of the program belong to.
@@ -71,9 +72,9 @@ type Done struct {
 func doneOf(res *fileapi.Result) Done {
 	d := Done{Bytes: res.Bytes, Entries: res.Entries, Skipped: res.Skipped}
 	if res.Patched != nil {
-		d.Undo, d.Made = res.Patched.ID, shown(res.Patched.Made)
+		d.Undo, d.Made = res.Patched.ID, filerun.Shown(res.Patched.Made)
 		for _, f := range res.Patched.Merged {
-			d.Merged = append(d.Merged, shown(f))
+			d.Merged = append(d.Merged, filerun.Shown(f))
 		}
 	}
 	return d
@@ -117,7 +118,7 @@ func (f *Files) OnFiles(
 	if err != nil {
 		return res, err
 	}
-	return f.carryOut(ctx, authorised, &r, s, f.run)
+	return f.carryOut(ctx, authorised, &r, s, f.runner.Run)
 }
 
 // work is how a request is carried out in a workspace that runs.

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/fileapi"
+	"github.com/carrel-dev/carrel/internal/filerun"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/runtime"
@@ -52,7 +53,7 @@ func (f *Files) Patch(ctx context.Context, r operation.Request, ref string, want
 	defer cancel()
 	res, err := f.carryOut(ctx, authorised, req, fileapi.Streams{},
 		func(ctx context.Context, rt runtime.Runtime, p permit.Permit, r *fileapi.Request, _ fileapi.Streams) (fileapi.Result, error) {
-			res, err := f.run(ctx, rt, p, r, fileapi.Streams{In: io.NopCloser(strings.NewReader(want.Text))})
+			res, err := f.runner.Run(ctx, rt, p, r, fileapi.Streams{In: io.NopCloser(strings.NewReader(want.Text))})
 			if err == nil || want.Digest == "" || errors.Is(err, runtime.ErrNotRunning) {
 				return res, err
 			}
@@ -68,13 +69,13 @@ func (f *Files) Patch(ctx context.Context, r operation.Request, ref string, want
 func (f *Files) mend(ctx context.Context, rt runtime.Runtime, p permit.Permit, why error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mendTime)
 	defer cancel()
-	res, err := f.run(ctx, rt, p, &fileapi.Request{Op: fileapi.Patches, Home: workspace.Home}, fileapi.Streams{})
+	res, err := f.runner.Run(ctx, rt, p, &fileapi.Request{Op: fileapi.Patches, Home: workspace.Home}, fileapi.Streams{})
 	if err != nil {
 		return fmt.Errorf("%w; what it had begun is finished or taken back by the next change there, or by \"carrel undo --on NAME\": %s",
 			why, err.Error()) // which is not why: nothing may be tried anew because of it
 	}
 	for _, r := range res.Recovered {
-		why = fmt.Errorf("%w; %s", why, shown(r))
+		why = fmt.Errorf("%w; %s", why, filerun.Shown(r))
 	}
 	return why
 }
@@ -83,7 +84,7 @@ func (f *Files) mend(ctx context.Context, rt runtime.Runtime, p permit.Permit, w
 func patchedOf(p *fileapi.Patched, digest string) (out runtime.HostPatched, err error) {
 	if p == nil || p.Digest == "" || len(p.Digest) > maxShort || len(p.ID) > maxShort || len(p.Diff) > maxDiff || len(p.Parts) > maxParts ||
 		digest != "" && p.Digest != digest || len(p.Merged) > maxParts || len(p.Made) > maxShort {
-		return out, unreadable(errors.New("it is none to a change of files"))
+		return out, filerun.Unreadable(errors.New("it is none to a change of files"))
 	}
 	out = runtime.HostPatched{Digest: p.Digest, Diff: p.Diff, ID: p.ID, Merged: p.Merged, Made: p.Made}
 	n := 0
@@ -96,7 +97,7 @@ func patchedOf(p *fileapi.Patched, digest string) (out runtime.HostPatched, err 
 		n += len(s)
 	}
 	if n > maxPaths {
-		return runtime.HostPatched{}, unreadable(errors.New("its paths are too long"))
+		return runtime.HostPatched{}, filerun.Unreadable(errors.New("its paths are too long"))
 	}
 	return out, nil
 }

@@ -76,10 +76,9 @@ func (l *Lifecycle) Create(
 		if reaching.Reach, err = l.initial(k); err != nil {
 			return m, err
 		}
-		k.Secrets, err = l.bind(ctx, p, reaching, want.Secrets)
-		if err == nil {
-			k.Secrets, err = k.Secrets.WithFiles(want.SecretFiles)
-		}
+		k.Secrets, err = l.bind(ctx, p, reaching, workspace.SecretsChange{
+			Add: want.Secrets, Files: want.SecretFiles, Templates: want.SecretTemplates,
+		})
 		if errdefs.IsPermissionDenied(err) {
 			return m, authorised.Deny(ctx, err)
 		} else if err != nil {

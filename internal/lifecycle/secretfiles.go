@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 
@@ -14,14 +15,17 @@ import (
 )
 
 // Placeholders keeps placeholders of secrets in files of workspaces that run, with the rights of their commands. Package
-// files has what each method does.
+// filerun has what each method does.
 type Placeholders interface {
-	Place(ctx context.Context, rt runtime.Runtime, p permit.Permit, path, placeholder string) error
-	Take(ctx context.Context, rt runtime.Runtime, p permit.Permit, path, placeholder string) error
+	Place(ctx context.Context, rt runtime.Runtime, p permit.Permit, u workspace.SecretUse) error
+	Take(ctx context.Context, rt runtime.Runtime, p permit.Permit, u workspace.SecretUse) error
 }
 
 func sameFiles(a, b workspace.Secrets) bool {
-	return len(a.Files()) == 0 || slices.Equal(slices.Sorted(slices.Values(a.FileTexts())), slices.Sorted(slices.Values(b.FileTexts())))
+	sorted := func(s workspace.Secrets) []workspace.SecretFile {
+		return slices.SortedFunc(slices.Values(s.Files()), func(f, o workspace.SecretFile) int { return strings.Compare(f.Name, o.Name) })
+	}
+	return len(a.Files()) == 0 || slices.Equal(sorted(a), sorted(b))
 }
 
 // placeFiles makes the files of secrets that are not there yet.
@@ -30,7 +34,7 @@ func (l *Lifecycle) placeFiles(ctx context.Context, rt runtime.Runtime, p permit
 		if u.File == "" {
 			continue
 		}
-		if perr := l.cfg.Placeholders.Place(ctx, rt, p, u.File, u.Placeholder); perr != nil {
+		if perr := l.cfg.Placeholders.Place(ctx, rt, p, u); perr != nil {
 			err = errors.Join(err, fmt.Errorf("cannot keep the placeholder of %s in the home: %w", u.Name, perr))
 		}
 	}
@@ -52,7 +56,7 @@ func (l *Lifecycle) takeFiles(ctx context.Context, rt runtime.Runtime, p permit.
 		return
 	}
 	for _, u := range k.Secrets.Gone {
-		if err := l.cfg.Placeholders.Take(ctx, rt, p, u.File, u.Placeholder); err != nil {
+		if err := l.cfg.Placeholders.Take(ctx, rt, p, u); err != nil {
 			l.cfg.Log.Warn("a file with the placeholder of a secret that is used no more was left", "workspace", k.Name, "secret", u.Name,
 				"error", err)
 		}

@@ -26,9 +26,12 @@ type Bindings interface {
 	Variables(w workspace.Workspace) []string
 }
 
-// bind returns what a workspace uses once it uses these secrets too, if it can. Who may not change a secret gives none: a
-// workspace would be a way to use it.
-func (l *Lifecycle) bind(ctx context.Context, by principal.Principal, k workspace.Kept, names []string) (workspace.Secrets, error) {
+// bind returns what a workspace uses once it uses these secrets too, with files for some, if it can. Who may not change
+// a secret gives none: a workspace would be a way to use it.
+func (l *Lifecycle) bind(
+	ctx context.Context, by principal.Principal, k workspace.Kept, c workspace.SecretsChange,
+) (workspace.Secrets, error) {
+	names := c.Add
 	if len(names) == 0 {
 		return k.Secrets, nil
 	}
@@ -43,12 +46,23 @@ func (l *Lifecycle) bind(ctx context.Context, by principal.Principal, k workspac
 	if err != nil {
 		return now, err
 	}
+	files, err := workspace.WithTemplates(c.Files, c.Templates)
+	if err != nil {
+		return now, err
+	}
+	for _, f := range files {
+		for _, x := range all {
+			if err := f.Holds(x.Name, x.Value.Reveal()); err != nil {
+				return now, err
+			}
+		}
+	}
 	// Only of the new ones is it asked that some host gets them: rules may be taken from the others.
 	fresh := slices.DeleteFunc(slices.Clone(all), func(s egressapi.Secret) bool { return k.Secrets.Has(s.Name) })
 	if err := l.cfg.Ways.CheckSecrets(k.Reach, fresh); err != nil {
 		return now, err
 	}
-	return now, nil
+	return now.WithFiles(files)
 }
 
 // mayGive is an error if by may not give a workspace what belongs to its owner.
@@ -82,11 +96,8 @@ func (l *Lifecycle) secretsAfter(
 	if k.Secrets, err = k.Secrets.Without(c.Remove); err != nil {
 		return k.Secrets, err
 	}
-	now, err := l.bind(ctx, by, k, c.Add)
+	now, err := l.bind(ctx, by, k, c)
 	if err != nil {
-		return now, err
-	}
-	if now, err = now.WithFiles(c.Files); err != nil {
 		return now, err
 	}
 	if w := l.join(k); len(c.Add) > 0 && w.State.Live() && w.Egress && w.Trust == "" {

@@ -40,6 +40,8 @@ type Create struct {
 	Secrets []string `json:"secrets,omitempty"`
 	// SecretFiles are where placeholders are kept in files, as NAME=PATH, sorted.
 	SecretFiles []string `json:"secret_files,omitempty"`
+	// SecretTemplates are what such files have beside placeholders, as NAME sha256:DIGEST, sorted.
+	SecretTemplates []string `json:"secret_templates,omitempty"`
 	// Models are those that it may use, as workspace.ModelUse.String says it, sorted.
 	Models      []string        `json:"models,omitempty"`
 	ModelBudget json.RawMessage `json:"model_budget,omitempty"`
@@ -57,7 +59,8 @@ func NewCreate(w workspace.Wanted) (Create, error) {
 	c := Create{
 		Key: w.Key, Profile: w.Profile, TTLMS: Millis(w.TTL), IdleMS: Millis(w.Idle), NoStart: w.NoStart, Allow: w.Allow,
 		Limits: limits(w.Limits), Reach: once(w.Reach.Texts()), Secrets: once(w.Secrets), SecretFiles: once(workspace.FileTexts(w.SecretFiles)),
-		Models: once(workspace.Models{Uses: w.Models}.Texts()), ModelBudget: modelBudget(w.ModelBudget),
+		SecretTemplates: once(workspace.TemplateTexts(w.SecretTemplates)),
+		Models:          once(workspace.Models{Uses: w.Models}.Texts()), ModelBudget: modelBudget(w.ModelBudget),
 	}
 	if len(w.Mounts) > 0 {
 		c.Mounts = raw(w.Mounts)
@@ -78,8 +81,9 @@ type Update struct {
 	// Secrets are the names of those that it uses from now on, and Unused of those that it used, sorted.
 	Secrets []string `json:"secrets,omitempty"`
 	Unused  []string `json:"unused,omitempty"`
-	// SecretFiles are as in Create.
-	SecretFiles []string `json:"secret_files,omitempty"`
+	// SecretFiles and SecretTemplates are as in Create.
+	SecretFiles     []string `json:"secret_files,omitempty"`
+	SecretTemplates []string `json:"secret_templates,omitempty"`
 	// Models are those that it may use from now on, as in Create, and Unmodels the names of those that it used, sorted.
 	// ModelBudget has the limits that change, -1 for one that is taken away.
 	Models      []string        `json:"models,omitempty"`
@@ -99,7 +103,9 @@ func NewUpdate(c workspace.Change) (Update, error) {
 		Key: c.Key, Limits: limits(c.Limits), TTLMS: Millis(c.TTL), IdleMS: Millis(c.Idle),
 		Reach: once(c.Reach.Added().Texts()), Unreach: once(c.Reach.Remove),
 		Secrets: once(c.Secrets.Add), Unused: once(c.Secrets.Remove), SecretFiles: once(workspace.FileTexts(c.Secrets.Files)),
-		Models: once(workspace.Models{Uses: c.Models.Add}.Texts()), Unmodels: once(c.Models.Remove), ModelBudget: modelBudget(c.Models.Budget),
+		SecretTemplates: once(workspace.TemplateTexts(c.Secrets.Templates)),
+		Models:          once(workspace.Models{Uses: c.Models.Add}.Texts()), Unmodels: once(c.Models.Remove),
+		ModelBudget: modelBudget(c.Models.Budget),
 	}, nil
 }
 

@@ -44,6 +44,8 @@ type Egress struct {
 	Proxy *egressconf.Proxy
 	// Secrets are those that the command has placeholders of.
 	Secrets []Secret
+	// Files have placeholders of some of them too.
+	Files []workspace.SecretFile
 	// Models are those that the command may use.
 	Models Models
 	// Refused is told once of each host that was refused, with the reason for people. It must not block. Optional.
@@ -58,10 +60,11 @@ type Secret struct {
 
 // ReadEgress returns what the values of --allow, --ask, --deny, --secret and --model and the caller's file of network rules mean
 // together. A file that cannot be used, or that others may change, is an error: nothing runs. avoid are directories
-// that a command may have written: no package client there is asked for the hosts of its set. value returns the value
-// of a variable of the caller's.
+// that a command may have written: no package client there is asked for the hosts of its set. files are for some of the secrets.
+// value returns the value of a variable of the caller's.
 func ReadEgress(
-	ctx context.Context, r workspace.Reach, secrets, models, avoid []string, value func(name string) string,
+	ctx context.Context, r workspace.Reach, secrets []string, files []workspace.SecretFile, models, avoid []string,
+	value func(name string) string,
 ) (e Egress, err error) {
 	conf, clients := egressconf.Default(), egressconf.HostClients(avoid).Lookup(ctx)
 	conf.Clients = clients
@@ -98,6 +101,14 @@ func ReadEgress(
 		}
 		e.Secrets = append(e.Secrets, Secret{s, redact.NewValue(v)})
 	}
+	for _, f := range files {
+		for _, s := range e.Secrets {
+			if err := f.Holds(s.Name, s.Value.Reveal()); err != nil {
+				return e, err
+			}
+		}
+	}
+	e.Files = files
 	if e.Models.List, err = readModels(conf, models, value); err != nil {
 		return e, err
 	}
@@ -137,6 +148,13 @@ func (e *Egress) texts() (all []string) {
 			all = append(all, text)
 		}
 	}
+	for _, f := range e.Files {
+		text := "secret " + f.Name + " in the file " + f.Path
+		if f.Template != "" {
+			text += " by a template with sha256:" + workspace.Digest(f.Template)
+		}
+		all = append(all, text)
+	}
 	for _, m := range e.Models.List {
 		all = append(all, "model "+m.Name+" at "+m.URL)
 	}
@@ -158,6 +176,8 @@ type wayOut struct {
 	recorder *recorder.Recorder
 	setup    egressapi.Setup
 	usage    *usage
+	// uses are the secrets that have files, with these.
+	uses []workspace.SecretUse
 
 	mu   sync.Mutex // of told
 	told map[string]bool
@@ -177,11 +197,13 @@ func newWayOut(e *Egress, name id.Workspace, records *record.Writer) (w *wayOut,
 	if len(e.Secrets) == 0 && !w.setup.InsideTLS() {
 		return w, env, "", nil
 	}
+	var all workspace.Secrets
 	for _, s := range e.Secrets {
 		if s.Inject != "" { // the command has nothing in its place
 			w.setup.Secrets = append(w.setup.Secrets, egressapi.Secret{
 				Name: s.Name, Value: egressapi.Private{Value: s.Value}, Hosts: s.Hosts, Sending: httprule.Sending{Inject: s.Inject},
 			})
+			all.Uses = append(all.Uses, workspace.SecretUse{Name: s.Name})
 			continue
 		}
 		value := s.Value.Reveal()
@@ -191,10 +213,15 @@ func newWayOut(e *Egress, name id.Workspace, records *record.Writer) (w *wayOut,
 				s.Name, errdefs.ErrInvalidArgument)
 		}
 		env = append(env, s.Name+"="+placeholder)
+		all.Uses = append(all.Uses, workspace.SecretUse{Name: s.Name, Placeholder: placeholder})
 		w.setup.Secrets = append(w.setup.Secrets, egressapi.Secret{
 			Name: s.Name, Placeholder: placeholder, Value: egressapi.Private{Value: s.Value}, Hosts: s.Hosts,
 		})
 	}
+	if all, err = all.WithFiles(e.Files); err != nil {
+		return nil, nil, "", err
+	}
+	w.uses = slices.DeleteFunc(all.Uses, func(u workspace.SecretUse) bool { return u.File == "" })
 	if err := intercept.Check(intercept.Of(w.setup.Secrets)); err != nil { // carrel-egress would end with it, when the start has begun
 		return nil, nil, "", err
 	}

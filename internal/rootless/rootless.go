@@ -60,6 +60,8 @@ type Options struct {
 	Allow []workspace.Opening
 	// Egress is what the command may reach.
 	Egress Egress
+	// Archive is the path of carrel-archive. Required if a secret has a file.
+	Archive string
 	// Keep leaves the home on disk.
 	Keep bool
 	// IDs says which ids executor and command have; "" is OneID.
@@ -101,7 +103,9 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 				c, errdefs.ErrInvalidArgument)
 		}
 	}
-	if err := errors.Join(workspace.CheckMounts(o.Mounts), workspace.CheckOpenings(o.Allow, o.Mounts)); err != nil {
+	if err := errors.Join(
+		workspace.CheckMounts(o.Mounts), workspace.CheckOpenings(o.Allow, o.Mounts), workspace.CheckSecretFiles(o.Egress.Files, o.Mounts),
+	); err != nil {
 		return nil, err
 	}
 	ranges, why, err := o.IDs.ranges()
@@ -158,7 +162,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	by := principal.Principal{Kind: principal.User, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 	r.running, err = single.Run(ctx, r.gate, r.runtime, by, single.Workspace{
 		Name: r.Name, Limits: limits, Mounts: o.Mounts, Allow: o.Allow, Accept: slices.Clone(o.Accept), Reach: o.Egress.texts(),
-		Command: command, TTY: o.Terminal != nil, Keep: o.Keep,
+		Command: command, TTY: o.Terminal != nil, Keep: o.Keep, Prepare: s.placeFiles,
 	})
 	if err != nil {
 		_ = r.runtime.Close()

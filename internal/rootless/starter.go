@@ -14,11 +14,15 @@ import (
 	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/filerun"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/removal"
+	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
+	"github.com/carrel-dev/carrel/internal/sealed"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -121,6 +125,27 @@ func (s *starter) start(ctx context.Context, limits workspace.Limits) error {
 			_ = unix.Kill(executor.PID, unix.SIGKILL) // not waited for yet
 		}
 	})
+}
+
+// placeFiles makes the files of secrets, before the command is there. It is single.Workspace.Prepare.
+func (s *starter) placeFiles(ctx context.Context, rt runtime.Runtime, p permit.Permit) error {
+	if s.way == nil {
+		return nil
+	}
+	placer := filerun.Placer{Program: func() (*os.File, error) {
+		f, err := os.Open(s.options.Archive)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		return sealed.Copy(f, "carrel-archive") // nothing inside may run what is on this host beside its programs
+	}}
+	for _, u := range s.way.uses {
+		if err := placer.Place(ctx, rt, p, u); err != nil {
+			return fmt.Errorf("cannot keep the placeholder of %s in the home: %w", u.Name, err)
+		}
+	}
+	return nil
 }
 
 // connect hands out a connection that the executor was started with.

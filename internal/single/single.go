@@ -47,6 +47,8 @@ type Workspace struct {
 	TTY     bool
 	// Keep: its home stays when it ends.
 	Keep bool
+	// Prepare is called once the workspace is proved, before its command starts. Optional.
+	Prepare func(ctx context.Context, rt runtime.Runtime, p permit.Permit) error
 }
 
 // outcome is what the outcome says of a workspace for one command.
@@ -121,6 +123,9 @@ func (r *Running) start(ctx context.Context, p permit.Permit, w Workspace, e exe
 	}
 	data := outcomeOf(rep, w.Accept)
 	err = rep.Err()
+	if err == nil && w.Prepare != nil {
+		err = w.Prepare(ctx, r.rt, p)
+	}
 	if err == nil {
 		r.Process, err = r.rt.Spawn(ctx, p, e, w.TTY)
 	}

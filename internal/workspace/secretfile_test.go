@@ -61,3 +61,101 @@ func TestSecretFilesOfAWorkspace(t *testing.T) {
 		t.Errorf("%+v %v", less, err)
 	}
 }
+
+func withTemplates(texts []string, templates map[string]string) ([]workspace.SecretFile, error) {
+	files, err := workspace.ParseSecretFiles(texts)
+	if err != nil {
+		return nil, err
+	}
+	return workspace.WithTemplates(files, templates)
+}
+
+// A file by a template has the placeholder at each marker of its own secret, and is told from one that somebody wrote to.
+func TestSecretTemplates(t *testing.T) {
+	const text = "a = {{A}}\nagain = \"{{A}}\"\nother = {{B}} {A}\n"
+	files, err := withTemplates([]string{"A=x", "B=y"}, map[string]string{"A": text})
+	if err != nil || files[0].Template != text || files[1].Template != "" {
+		t.Fatalf("%+v %v", files, err)
+	}
+	s := workspace.Secrets{Uses: []workspace.SecretUse{{Name: "A", Placeholder: "pa"}, {Name: "B", Placeholder: "pb"}}}
+	s, err = s.WithFiles(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "a = pa\nagain = \"pa\"\nother = {{B}} {A}\n"
+	if got := s.Uses[0].Content(); got != want {
+		t.Errorf("%q", got)
+	}
+	if got := s.Uses[1].Content(); got != "pb" {
+		t.Errorf("without a template: %q", got)
+	}
+	other := []workspace.SecretFile{{Name: "A", Path: "x", Template: "{{A}}"}}
+	if got, err := s.WithFiles(other); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("another template for the same file: %+v %v", got, err)
+	}
+	if got, err := s.WithFiles(files); err != nil || !slices.Equal(got.Uses, s.Uses) {
+		t.Errorf("said twice: %+v %v", got, err)
+	}
+	gone, err := s.Without([]string{"A", "B"})
+	if err != nil || len(gone.Gone) != 2 || gone.Gone[0].Template != "" {
+		t.Fatalf("%+v %v", gone, err)
+	}
+	for i, wrote := range []string{want, "pb"} {
+		for _, have := range []string{wrote, wrote + "\n", wrote + "\r\n"} {
+			if !gone.Gone[i].Wrote([]byte(have)) || !s.Uses[i].Wrote([]byte(have)) {
+				t.Errorf("%q is not what was written", have)
+			}
+		}
+		for _, have := range []string{"", "more" + wrote, wrote + "more", text} {
+			if gone.Gone[i].Wrote([]byte(have)) || s.Uses[i].Wrote([]byte(have)) {
+				t.Errorf("%q is taken for what was written", have)
+			}
+		}
+	}
+	if err := files[0].Holds("A", "again"); !errdefs.IsInvalidArgument(err) || strings.Contains(err.Error(), "again") {
+		t.Errorf("with a value in it: %v", err)
+	}
+	if err := files[0].Holds("A", "{{A}} "); err != nil {
+		t.Errorf("with none: %v", err)
+	}
+}
+
+// What makes no file, or too much of it, is refused.
+func TestSecretTemplatesThatAreWrong(t *testing.T) {
+	fill := func(n int) string { return "{{A}}" + strings.Repeat("x", n-len("{{A}}")) }
+	for name, c := range map[string]map[string]string{
+		"no marker": {"A": "x"}, "empty": {"A": ""}, "no file": {"C": "{{C}}"}, "no name": {"9": "{{9}}"}, "no text": {"A": "{{A}}\xff"},
+		"a NUL": {"A": "{{A}}\x00"}, "too long": {"A": fill(64<<10 + 1)}, "too long together": {"A": fill(60 << 10), "B": "{{B}}" + fill(5<<10)},
+	} {
+		if files, err := withTemplates([]string{"A=x", "B=y"}, c); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v %v", name, files, err)
+		}
+	}
+	most, err := withTemplates([]string{"A=x"}, map[string]string{"A": fill(64 << 10)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := func(placeholder string) workspace.Secrets {
+		return workspace.Secrets{Uses: []workspace.SecretUse{{Name: "A", Placeholder: placeholder}, {Name: "B", Placeholder: "pb"}}}
+	}
+	if _, err := with("12345").WithFiles(most); err != nil {
+		t.Errorf("one that just fits: %v", err)
+	}
+	if _, err := with("123456").WithFiles(most); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("one that is too long with the placeholder: %v", err)
+	}
+	one, err := with("12345").WithFiles(most)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := one.WithFiles([]workspace.SecretFile{{Name: "B", Path: "y", Template: "{{B}}"}}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("too much in two changes: %v", err)
+	}
+	mounts := []workspace.Mount{{Source: "/srv/x", Destination: "~/a/b"}}
+	for path, bad := range map[string]bool{"a/b/c": true, "a/b": true, "a": true, "a/bc": false, "x": false} {
+		err := workspace.CheckSecretFiles([]workspace.SecretFile{{Name: "A", Path: path}}, mounts)
+		if errdefs.IsInvalidArgument(err) != bad {
+			t.Errorf("%s beside a mount: %v", path, err)
+		}
+	}
+}

@@ -26,6 +26,10 @@ type SecretUse struct {
 	Placeholder string `json:"placeholder"`
 	// File is the path below the home of a file that has the placeholder too, "" for none.
 	File string `json:"file,omitempty"`
+	// Template is what the file has, with Marker(Name) for the placeholder; "" is the placeholder alone.
+	Template string `json:"template,omitempty"`
+	// Sum takes the place of Template in Secrets.Gone: it is of what the file had.
+	Sum string `json:"sum,omitempty"`
 }
 
 // MaxSecrets bounds the secrets of one workspace, and MaxSecretName the name of one, in bytes.
@@ -57,7 +61,7 @@ func (s Secrets) Without(names []string) (Secrets, error) {
 	s.Gone = slices.Clone(s.Gone)
 	for _, u := range s.Uses {
 		if u.File != "" && slices.Contains(names, u.Name) {
-			s.Gone = append(s.Gone, u)
+			s.Gone = append(s.Gone, u.ended())
 		}
 	}
 	s.Gone = s.Gone[max(0, len(s.Gone)-MaxSecretFiles):] // a placeholder that is left is worth nothing
@@ -73,14 +77,19 @@ type SecretsChange struct {
 	Remove []string
 	// Files are for some of Add.
 	Files []SecretFile
+	// Templates are what some of Files have, by the names of their secrets: see WithTemplates.
+	Templates map[string]string
 }
 
 // Empty reports whether it changes nothing.
-func (c SecretsChange) Empty() bool { return len(c.Add)+len(c.Remove)+len(c.Files) == 0 }
+func (c SecretsChange) Empty() bool {
+	return len(c.Add)+len(c.Remove)+len(c.Files)+len(c.Templates) == 0
+}
 
 // Validate reports what is out of bounds.
 func (c SecretsChange) Validate() error {
-	return errors.Join(CheckSecretNames(SecretNamesOf(c.Add, c.Files)), CheckSecretNames(c.Remove))
+	_, err := WithTemplates(c.Files, c.Templates)
+	return errors.Join(CheckSecretNames(SecretNamesOf(c.Add, c.Files)), CheckSecretNames(c.Remove), err)
 }
 
 // CheckSecretNames refuses what is no list of names of secrets. A name is not shown: it may be a secret.

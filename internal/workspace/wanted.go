@@ -29,6 +29,8 @@ type Wanted struct {
 	Secrets []string
 	// SecretFiles are for some of Secrets.
 	SecretFiles []SecretFile
+	// SecretTemplates are what some of these files have, by the names of their secrets: see WithTemplates.
+	SecretTemplates map[string]string
 	// Models are those that commands may use, and ModelBudget where that ends.
 	Models      []ModelUse
 	ModelBudget ModelBudget
@@ -57,6 +59,12 @@ func (w *Wanted) Validate() error {
 		return err
 	}
 	if err := CheckSecretNames(SecretNamesOf(w.Secrets, w.SecretFiles)); err != nil {
+		return err
+	}
+	if err := CheckSecretFiles(w.SecretFiles, w.Mounts); err != nil {
+		return err
+	}
+	if _, err := WithTemplates(w.SecretFiles, w.SecretTemplates); err != nil {
 		return err
 	}
 	if err := CheckModels(w.Models); err != nil {

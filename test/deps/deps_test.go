@@ -108,6 +108,7 @@ var tiers = []deps.Tier{
 	{Name: "jobs", Level: 4},
 	{Name: "remotepatch", Level: 4},
 	{Name: "archiver", Level: 4, With: []string{"runtime"}},
+	{Name: "filerun", Level: 4, With: []string{"runtime"}},
 
 	{Name: "watch", Level: 5},
 	{Name: "chatui", Level: 5},

@@ -2,6 +2,7 @@ package root_test
 
 import (
 	"crypto/rand"
+	"encoding/base64"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -126,5 +127,98 @@ func TestSecretFiles(t *testing.T) {
 	k.carrel(t, "update", "--secret-rm", "OTHER", d.Key)
 	if got := d.sh(t, "tail -n1 dir/key"); !strings.HasSuffix(got, "more") {
 		t.Errorf("a file with something else was removed: %q", got)
+	}
+}
+
+// A file by a template has what its program wants beside the placeholder. It comes back, and goes with the secret.
+func TestSecretTemplates(t *testing.T) {
+	k := newKeyed(t)
+	value := "planted " + rand.Text()
+	if r := k.try(nil, value+"\n", "secret", "set", "API_KEY", "--host", "api.test:"+k.port); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	dir := t.TempDir()
+	template := func(name, content string) string {
+		t.Helper()
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return "API_KEY=" + file
+	}
+	netrc := template("netrc", "machine api.test login planted password {{API_KEY}}\n")
+	basic := "api.test Basic " + base64.StdEncoding.EncodeToString([]byte("planted:"+value))
+	args := []string{"--secret-file", "API_KEY=.netrc", "--secret-template", netrc, "--allow", "api.test:" + k.port, "--allow", "127.0.0.1:" + k.port}
+	d := k.desk(t, args...)
+	send := fmt.Sprintf("curl -sSn -m 20 https://api.test:%s/", k.port)
+	sent := func(what string) {
+		t.Helper()
+		_ = k.got()
+		r := d.try("/bin/sh", "-c", send)
+		if got := k.got(); got != basic {
+			t.Errorf("%s: the host got %q: %+v", what, got, r)
+		}
+		if got := d.sh(t, `stat -c %a ~/.netrc; sed s/"$API_KEY"/X/ ~/.netrc`); got != "600\nmachine api.test login planted password X" {
+			t.Errorf("%s: %q", what, got)
+		}
+	}
+	sent("at first")
+	d.sh(t, "rm ~/.netrc")
+	k.carrel(t, "stop", d.Key)
+	sent("made again")
+
+	// A template that cannot be, or is another one, changes nothing.
+	for name, c := range map[string]struct{ args, why string }{
+		"another":  {template("another", "{{API_KEY}}"), "by another template or by none"},
+		"unmarked": {template("unmarked", "nothing"), "it has no {{API_KEY}}"},
+		"value":    {template("value", "{{API_KEY}}"+value), "it has the value of API_KEY"},
+	} {
+		r := k.try(nil, "", "update", "--secret-file", "API_KEY=.netrc", "--secret-template", c.args, d.Key)
+		if r.code == 0 || !strings.Contains(r.err, c.why) || strings.Contains(r.err, value) {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+	if r := k.try(nil, "", append([]string{"create", d.Key}, args...)...); r.code != 0 {
+		t.Errorf("created again as it is: %+v", r)
+	}
+	other := append([]string{"create", d.Key}, args...)
+	other[4] = template("other", "{{API_KEY}}")
+	if r := k.try(nil, "", other...); r.code == 0 {
+		t.Errorf("created again with another template: %+v", r)
+	}
+	sent("after what was refused")
+
+	x := &finder{values: []string{value}}
+	x.look("what the workspace sees", []byte(d.sh(t, `env; cat $(find ~ -type f)`)))
+	x.look("the record", []byte(k.carrel(t, "audit", "show")))
+	x.tree(t, k.data)
+	x.tree(t, k.run)
+	x.processes(t)
+	if len(x.found) > 0 || x.files < 50 {
+		t.Errorf("of %d places, the value is in %q", x.files, x.found)
+	}
+	if log := k.carrel(t, "audit", "show"); strings.Contains(log, "login planted") {
+		t.Error("the record has a template")
+	}
+
+	// What was added to keeps the file; what was not goes, also when the workspace did not run meanwhile.
+	k.carrel(t, "stop", d.Key)
+	k.carrel(t, "update", "--secret-rm", "API_KEY", d.Key)
+	if got := d.sh(t, "ls -A ~ | grep netrc || echo none"); got != "none" {
+		t.Errorf("left: %q", got)
+	}
+	k.carrel(t, "stop", d.Key)
+	k.carrel(t, append([]string{"update"}, append(args[:4:4], d.Key)...)...)
+	d.sh(t, "echo mine >> ~/.netrc")
+	k.carrel(t, "update", "--secret-rm", "API_KEY", d.Key)
+	if got := d.sh(t, "tail -n1 ~/.netrc"); got != "mine" {
+		t.Errorf("a file that somebody wrote to was removed: %q", got)
+	}
+
+	// As root, run takes the same flags.
+	_ = k.got()
+	r := k.try(nil, "", append([]string{"run"}, append(args, "--", "sh", "-c", send+"; stat -c %a ~/.netrc; cat ~/.netrc")...)...)
+	if got := k.got(); got != basic || r.code != 0 || strings.Contains(r.out, value) || !strings.Contains(r.out, "\n600\nmachine api.test") {
+		t.Errorf("run as root: the host got %q: %+v", got, r)
 	}
 }

@@ -761,9 +761,12 @@ type CreateRequest struct {
 	ModelBudget *ModelBudget `protobuf:"bytes,16,opt,name=model_budget,json=modelBudget,proto3" json:"model_budget,omitempty"`
 	// Files that have the placeholder of a secret too, as NAME=PATH with a path below the home. NAME is one of secrets, or is
 	// given with this. The file has mode 0600, and is not made where another one is. At most 16.
-	SecretFiles   []string `protobuf:"bytes,17,rep,name=secret_files,json=secretFiles,proto3" json:"secret_files,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	SecretFiles []string `protobuf:"bytes,17,rep,name=secret_files,json=secretFiles,proto3" json:"secret_files,omitempty"`
+	// What such a file has, by the NAME of its secret: UTF-8 in which {{NAME}} stands for the placeholder. Without one it has the
+	// placeholder alone. One that has the value of a secret is invalid_argument. At most 64 KiB in all.
+	SecretTemplates map[string]string `protobuf:"bytes,18,rep,name=secret_templates,json=secretTemplates,proto3" json:"secret_templates,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *CreateRequest) Reset() {
@@ -911,6 +914,13 @@ func (x *CreateRequest) GetModelBudget() *ModelBudget {
 func (x *CreateRequest) GetSecretFiles() []string {
 	if x != nil {
 		return x.SecretFiles
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetSecretTemplates() map[string]string {
+	if x != nil {
+		return x.SecretTemplates
 	}
 	return nil
 }
@@ -1813,9 +1823,11 @@ type UpdateRequest struct {
 	// Limits to change: one that is zero or empty stays, -1 or "-1" takes it away.
 	ModelBudget *ModelBudget `protobuf:"bytes,15,opt,name=model_budget,json=modelBudget,proto3" json:"model_budget,omitempty"`
 	// As in CreateRequest. A file is removed with its secret, unless something else was written to it.
-	SecretFiles   []string `protobuf:"bytes,16,rep,name=secret_files,json=secretFiles,proto3" json:"secret_files,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	SecretFiles []string `protobuf:"bytes,16,rep,name=secret_files,json=secretFiles,proto3" json:"secret_files,omitempty"`
+	// As in CreateRequest. A file that is there already takes no other one.
+	SecretTemplates map[string]string `protobuf:"bytes,17,rep,name=secret_templates,json=secretTemplates,proto3" json:"secret_templates,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *UpdateRequest) Reset() {
@@ -1956,6 +1968,13 @@ func (x *UpdateRequest) GetModelBudget() *ModelBudget {
 func (x *UpdateRequest) GetSecretFiles() []string {
 	if x != nil {
 		return x.SecretFiles
+	}
+	return nil
+}
+
+func (x *UpdateRequest) GetSecretTemplates() map[string]string {
+	if x != nil {
+		return x.SecretTemplates
 	}
 	return nil
 }
@@ -15120,7 +15139,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\brequests\x18\x01 \x01(\x03R\brequests\x12\x16\n" +
 	"\x06tokens\x18\x02 \x01(\x03R\x06tokens\x12\x14\n" +
 	"\x05money\x18\x03 \x01(\tR\x05money\x12\x10\n" +
-	"\x03per\x18\x04 \x01(\tR\x03per\"\xcb\x04\n" +
+	"\x03per\x18\x04 \x01(\tR\x03per\"\xe9\x05\n" +
 	"\rCreateRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12)\n" +
 	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x19\n" +
@@ -15142,7 +15161,11 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\asecrets\x18\x0e \x03(\tR\asecrets\x12+\n" +
 	"\x06models\x18\x0f \x03(\v2\x13.carrel.v1.ModelUseR\x06models\x129\n" +
 	"\fmodel_budget\x18\x10 \x01(\v2\x16.carrel.v1.ModelBudgetR\vmodelBudget\x12!\n" +
-	"\fsecret_files\x18\x11 \x03(\tR\vsecretFiles\"^\n" +
+	"\fsecret_files\x18\x11 \x03(\tR\vsecretFiles\x12X\n" +
+	"\x10secret_templates\x18\x12 \x03(\v2-.carrel.v1.CreateRequest.SecretTemplatesEntryR\x0fsecretTemplates\x1aB\n" +
+	"\x14SecretTemplatesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"^\n" +
 	"\x0eCreateResponse\x122\n" +
 	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"*\n" +
@@ -15189,7 +15212,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\rResumeRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\"D\n" +
 	"\x0eResumeResponse\x122\n" +
-	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"\xb9\x04\n" +
+	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"\xd7\x05\n" +
 	"\rUpdateRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12)\n" +
 	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x10\n" +
@@ -15210,7 +15233,11 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06models\x18\r \x03(\v2\x13.carrel.v1.ModelUseR\x06models\x12#\n" +
 	"\rmodels_remove\x18\x0e \x03(\tR\fmodelsRemove\x129\n" +
 	"\fmodel_budget\x18\x0f \x01(\v2\x16.carrel.v1.ModelBudgetR\vmodelBudget\x12!\n" +
-	"\fsecret_files\x18\x10 \x03(\tR\vsecretFiles\"D\n" +
+	"\fsecret_files\x18\x10 \x03(\tR\vsecretFiles\x12X\n" +
+	"\x10secret_templates\x18\x11 \x03(\v2-.carrel.v1.UpdateRequest.SecretTemplatesEntryR\x0fsecretTemplates\x1aB\n" +
+	"\x14SecretTemplatesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"D\n" +
 	"\x0eUpdateResponse\x122\n" +
 	"\tworkspace\x18\x01 \x01(\v2\x14.carrel.v1.WorkspaceR\tworkspace\"I\n" +
 	"\x13ExplainReachRequest\x12\x1c\n" +
@@ -16293,7 +16320,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 211)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 213)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -16504,8 +16531,10 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*WatchFilesRequest)(nil),        // 206: carrel.v1.WatchFilesRequest
 	(*WatchFilesResponse)(nil),       // 207: carrel.v1.WatchFilesResponse
 	(*FileEvent)(nil),                // 208: carrel.v1.FileEvent
-	nil,                              // 209: carrel.v1.Command.EnvEntry
-	nil,                              // 210: carrel.v1.AgentPatch.ModesEntry
+	nil,                              // 209: carrel.v1.CreateRequest.SecretTemplatesEntry
+	nil,                              // 210: carrel.v1.UpdateRequest.SecretTemplatesEntry
+	nil,                              // 211: carrel.v1.Command.EnvEntry
+	nil,                              // 212: carrel.v1.AgentPatch.ModesEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -16517,286 +16546,288 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	2,   // 6: carrel.v1.CreateRequest.mounts:type_name -> carrel.v1.Mount
 	4,   // 7: carrel.v1.CreateRequest.models:type_name -> carrel.v1.ModelUse
 	5,   // 8: carrel.v1.CreateRequest.model_budget:type_name -> carrel.v1.ModelBudget
-	3,   // 9: carrel.v1.CreateResponse.workspace:type_name -> carrel.v1.Workspace
-	3,   // 10: carrel.v1.GetResponse.workspace:type_name -> carrel.v1.Workspace
-	3,   // 11: carrel.v1.ListResponse.workspaces:type_name -> carrel.v1.Workspace
-	12,  // 12: carrel.v1.ListResponse.retained:type_name -> carrel.v1.RetainedHome
-	15,  // 13: carrel.v1.MendedResponse.mended:type_name -> carrel.v1.Mended
-	3,   // 14: carrel.v1.StartResponse.workspace:type_name -> carrel.v1.Workspace
-	3,   // 15: carrel.v1.ReviveResponse.workspace:type_name -> carrel.v1.Workspace
-	3,   // 16: carrel.v1.PauseResponse.workspace:type_name -> carrel.v1.Workspace
-	3,   // 17: carrel.v1.ResumeResponse.workspace:type_name -> carrel.v1.Workspace
-	0,   // 18: carrel.v1.UpdateRequest.limits:type_name -> carrel.v1.Limits
-	4,   // 19: carrel.v1.UpdateRequest.models:type_name -> carrel.v1.ModelUse
-	5,   // 20: carrel.v1.UpdateRequest.model_budget:type_name -> carrel.v1.ModelBudget
-	3,   // 21: carrel.v1.UpdateResponse.workspace:type_name -> carrel.v1.Workspace
-	29,  // 22: carrel.v1.ExplainReachResponse.verdicts:type_name -> carrel.v1.ReachVerdict
-	32,  // 23: carrel.v1.ListConnectionsResponse.open:type_name -> carrel.v1.Connection
-	32,  // 24: carrel.v1.ListConnectionsResponse.ended:type_name -> carrel.v1.Connection
-	0,   // 25: carrel.v1.Usage.limits:type_name -> carrel.v1.Limits
-	34,  // 26: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
-	37,  // 27: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
-	3,   // 28: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	209, // 29: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
-	42,  // 30: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
-	43,  // 31: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
-	42,  // 32: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
-	46,  // 33: carrel.v1.StreamStart.terminal:type_name -> carrel.v1.WindowSize
-	47,  // 34: carrel.v1.StreamRequest.start:type_name -> carrel.v1.StreamStart
-	46,  // 35: carrel.v1.StreamRequest.resize:type_name -> carrel.v1.WindowSize
-	43,  // 36: carrel.v1.StreamResponse.exited:type_name -> carrel.v1.Status
-	42,  // 37: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
-	46,  // 38: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
-	43,  // 39: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
-	46,  // 40: carrel.v1.CommandInfo.size:type_name -> carrel.v1.WindowSize
-	42,  // 41: carrel.v1.ExplainRequest.command:type_name -> carrel.v1.Command
-	52,  // 42: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
-	43,  // 43: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
-	43,  // 44: carrel.v1.WaitResponse.status:type_name -> carrel.v1.Status
-	46,  // 45: carrel.v1.ResizeRequest.size:type_name -> carrel.v1.WindowSize
-	47,  // 46: carrel.v1.SpawnRequest.start:type_name -> carrel.v1.StreamStart
-	43,  // 47: carrel.v1.Exited.status:type_name -> carrel.v1.Status
-	46,  // 48: carrel.v1.JoinStart.size:type_name -> carrel.v1.WindowSize
-	68,  // 49: carrel.v1.JoinRequest.start:type_name -> carrel.v1.JoinStart
-	46,  // 50: carrel.v1.JoinRequest.resize:type_name -> carrel.v1.WindowSize
-	43,  // 51: carrel.v1.JoinResponse.exited:type_name -> carrel.v1.Status
-	46,  // 52: carrel.v1.AttachRequest.size:type_name -> carrel.v1.WindowSize
-	43,  // 53: carrel.v1.AttachResponse.status:type_name -> carrel.v1.Status
-	75,  // 54: carrel.v1.ConnectRequest.start:type_name -> carrel.v1.ConnectStart
-	82,  // 55: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
-	85,  // 56: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
-	82,  // 57: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
-	90,  // 58: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
-	90,  // 59: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
-	90,  // 60: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
-	90,  // 61: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
-	101, // 62: carrel.v1.SetSecretResponse.secret:type_name -> carrel.v1.Secret
-	101, // 63: carrel.v1.RotateSecretResponse.secret:type_name -> carrel.v1.Secret
-	101, // 64: carrel.v1.ListSecretsResponse.secrets:type_name -> carrel.v1.Secret
-	112, // 65: carrel.v1.ListModelsResponse.models:type_name -> carrel.v1.Model
-	117, // 66: carrel.v1.ListModelsResponse.own:type_name -> carrel.v1.ModelUsage
-	5,   // 67: carrel.v1.Model.budget:type_name -> carrel.v1.ModelBudget
-	113, // 68: carrel.v1.Model.used:type_name -> carrel.v1.ModelSums
-	114, // 69: carrel.v1.ModelSums.by_model:type_name -> carrel.v1.ModelSum
-	117, // 70: carrel.v1.ModelUsageResponse.usage:type_name -> carrel.v1.ModelUsage
-	4,   // 71: carrel.v1.ModelUsage.models:type_name -> carrel.v1.ModelUse
-	5,   // 72: carrel.v1.ModelUsage.budget:type_name -> carrel.v1.ModelBudget
-	113, // 73: carrel.v1.ModelUsage.today:type_name -> carrel.v1.ModelSums
-	113, // 74: carrel.v1.ModelUsage.whole:type_name -> carrel.v1.ModelSums
-	42,  // 75: carrel.v1.RunTaskRequest.command:type_name -> carrel.v1.Command
-	122, // 76: carrel.v1.RunTaskRequest.fan_out:type_name -> carrel.v1.FanOut
-	121, // 77: carrel.v1.RunTaskRequest.group_fan_outs:type_name -> carrel.v1.GroupFanOut
-	122, // 78: carrel.v1.GroupFanOut.fan_out:type_name -> carrel.v1.FanOut
-	118, // 79: carrel.v1.RunTaskResponse.task:type_name -> carrel.v1.Task
-	125, // 80: carrel.v1.ServeRequest.start:type_name -> carrel.v1.ServeStart
-	130, // 81: carrel.v1.ServeRequest.result:type_name -> carrel.v1.StepResult
-	127, // 82: carrel.v1.ServeRequest.patched:type_name -> carrel.v1.PatchResult
-	210, // 83: carrel.v1.AgentPatch.modes:type_name -> carrel.v1.AgentPatch.ModesEntry
-	128, // 84: carrel.v1.PatchResult.parts:type_name -> carrel.v1.PatchPart
-	43,  // 85: carrel.v1.StepResult.status:type_name -> carrel.v1.Status
-	129, // 86: carrel.v1.ServeResponse.step:type_name -> carrel.v1.AgentStep
-	126, // 87: carrel.v1.ServeResponse.patch:type_name -> carrel.v1.AgentPatch
-	118, // 88: carrel.v1.ListTasksResponse.tasks:type_name -> carrel.v1.Task
-	118, // 89: carrel.v1.GetTaskResponse.task:type_name -> carrel.v1.Task
-	118, // 90: carrel.v1.StopTaskResponse.task:type_name -> carrel.v1.Task
-	119, // 91: carrel.v1.FollowTaskResponse.message:type_name -> carrel.v1.TaskMessage
-	118, // 92: carrel.v1.FollowTaskResponse.task:type_name -> carrel.v1.Task
-	0,   // 93: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	141, // 94: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	140, // 95: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,   // 96: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	144, // 97: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	141, // 98: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,   // 99: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	140, // 100: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	140, // 101: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	155, // 102: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
-	157, // 103: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
-	156, // 104: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
-	156, // 105: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
-	156, // 106: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
-	156, // 107: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
-	166, // 108: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
-	166, // 109: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	173, // 110: carrel.v1.ReadFileResponse.file:type_name -> carrel.v1.FileEntry
-	177, // 111: carrel.v1.WriteFileRequest.start:type_name -> carrel.v1.WriteFileStart
-	173, // 112: carrel.v1.WriteFileResponse.file:type_name -> carrel.v1.FileEntry
-	173, // 113: carrel.v1.ListFilesResponse.file:type_name -> carrel.v1.FileEntry
-	173, // 114: carrel.v1.ListFilesResponse.entries:type_name -> carrel.v1.FileEntry
-	173, // 115: carrel.v1.StatFileResponse.file:type_name -> carrel.v1.FileEntry
-	190, // 116: carrel.v1.ListPatchesResponse.patches:type_name -> carrel.v1.FilePatch
-	174, // 117: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
-	197, // 118: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
-	174, // 119: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
-	173, // 120: carrel.v1.ReadBySocketResponse.file:type_name -> carrel.v1.FileEntry
-	174, // 121: carrel.v1.ReadBySocketResponse.summary:type_name -> carrel.v1.FilesSummary
-	173, // 122: carrel.v1.WriteBySocketResponse.file:type_name -> carrel.v1.FileEntry
-	174, // 123: carrel.v1.WriteBySocketResponse.summary:type_name -> carrel.v1.FilesSummary
-	173, // 124: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
-	208, // 125: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
-	6,   // 126: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	8,   // 127: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	10,  // 128: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	16,  // 129: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	18,  // 130: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	40,  // 131: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	19,  // 132: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
-	21,  // 133: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	23,  // 134: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	25,  // 135: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	27,  // 136: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
-	30,  // 137: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
-	33,  // 138: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	36,  // 139: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	44,  // 140: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	48,  // 141: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	50,  // 142: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	55,  // 143: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	53,  // 144: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
-	57,  // 145: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	59,  // 146: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	61,  // 147: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	63,  // 148: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	65,  // 149: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	71,  // 150: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	69,  // 151: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
-	142, // 152: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	145, // 153: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	147, // 154: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	149, // 155: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	151, // 156: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	175, // 157: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
-	178, // 158: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
-	180, // 159: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
-	182, // 160: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
-	184, // 161: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
-	186, // 162: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
-	193, // 163: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
-	195, // 164: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
-	198, // 165: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
-	200, // 166: carrel.v1.FileService.ReadBySocket:input_type -> carrel.v1.ReadBySocketRequest
-	201, // 167: carrel.v1.FileService.WriteBySocket:input_type -> carrel.v1.WriteBySocketRequest
-	204, // 168: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
-	206, // 169: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
-	188, // 170: carrel.v1.FileService.ListPatches:input_type -> carrel.v1.ListPatchesRequest
-	191, // 171: carrel.v1.FileService.UndoPatch:input_type -> carrel.v1.UndoPatchRequest
-	73,  // 172: carrel.v1.PortService.Publish:input_type -> carrel.v1.PublishRequest
-	76,  // 173: carrel.v1.PortService.Connect:input_type -> carrel.v1.ConnectRequest
-	78,  // 174: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	86,  // 175: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	80,  // 176: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	83,  // 177: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	91,  // 178: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	93,  // 179: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	95,  // 180: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	97,  // 181: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	99,  // 182: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	102, // 183: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
-	104, // 184: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
-	106, // 185: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
-	108, // 186: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
-	110, // 187: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
-	115, // 188: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
-	120, // 189: carrel.v1.TaskService.RunTask:input_type -> carrel.v1.RunTaskRequest
-	132, // 190: carrel.v1.TaskService.ListTasks:input_type -> carrel.v1.ListTasksRequest
-	134, // 191: carrel.v1.TaskService.GetTask:input_type -> carrel.v1.GetTaskRequest
-	136, // 192: carrel.v1.TaskService.StopTask:input_type -> carrel.v1.StopTaskRequest
-	138, // 193: carrel.v1.TaskService.FollowTask:input_type -> carrel.v1.FollowTaskRequest
-	124, // 194: carrel.v1.AgentService.Serve:input_type -> carrel.v1.ServeRequest
-	158, // 195: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	160, // 196: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	162, // 197: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	164, // 198: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	167, // 199: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
-	169, // 200: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	171, // 201: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	88,  // 202: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	153, // 203: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	13,  // 204: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	7,   // 205: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	9,   // 206: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	11,  // 207: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	17,  // 208: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	39,  // 209: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	41,  // 210: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	20,  // 211: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
-	22,  // 212: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	24,  // 213: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	26,  // 214: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	28,  // 215: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
-	31,  // 216: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
-	35,  // 217: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	38,  // 218: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	45,  // 219: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	49,  // 220: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	51,  // 221: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	56,  // 222: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	54,  // 223: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
-	58,  // 224: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	60,  // 225: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	62,  // 226: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	64,  // 227: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	66,  // 228: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	72,  // 229: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	70,  // 230: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
-	143, // 231: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	146, // 232: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	148, // 233: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	150, // 234: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	152, // 235: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	176, // 236: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
-	179, // 237: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
-	181, // 238: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
-	183, // 239: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
-	185, // 240: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
-	187, // 241: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
-	194, // 242: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
-	196, // 243: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
-	199, // 244: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
-	202, // 245: carrel.v1.FileService.ReadBySocket:output_type -> carrel.v1.ReadBySocketResponse
-	203, // 246: carrel.v1.FileService.WriteBySocket:output_type -> carrel.v1.WriteBySocketResponse
-	205, // 247: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
-	207, // 248: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
-	189, // 249: carrel.v1.FileService.ListPatches:output_type -> carrel.v1.ListPatchesResponse
-	192, // 250: carrel.v1.FileService.UndoPatch:output_type -> carrel.v1.UndoPatchResponse
-	74,  // 251: carrel.v1.PortService.Publish:output_type -> carrel.v1.PublishResponse
-	77,  // 252: carrel.v1.PortService.Connect:output_type -> carrel.v1.ConnectResponse
-	79,  // 253: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	87,  // 254: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	81,  // 255: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	84,  // 256: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	92,  // 257: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	94,  // 258: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	96,  // 259: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	98,  // 260: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	100, // 261: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	103, // 262: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
-	105, // 263: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
-	107, // 264: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
-	109, // 265: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
-	111, // 266: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
-	116, // 267: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
-	123, // 268: carrel.v1.TaskService.RunTask:output_type -> carrel.v1.RunTaskResponse
-	133, // 269: carrel.v1.TaskService.ListTasks:output_type -> carrel.v1.ListTasksResponse
-	135, // 270: carrel.v1.TaskService.GetTask:output_type -> carrel.v1.GetTaskResponse
-	137, // 271: carrel.v1.TaskService.StopTask:output_type -> carrel.v1.StopTaskResponse
-	139, // 272: carrel.v1.TaskService.FollowTask:output_type -> carrel.v1.FollowTaskResponse
-	131, // 273: carrel.v1.AgentService.Serve:output_type -> carrel.v1.ServeResponse
-	159, // 274: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	161, // 275: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	163, // 276: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	165, // 277: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	168, // 278: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
-	170, // 279: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	172, // 280: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	89,  // 281: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	154, // 282: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	14,  // 283: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	205, // [205:284] is the sub-list for method output_type
-	126, // [126:205] is the sub-list for method input_type
-	126, // [126:126] is the sub-list for extension type_name
-	126, // [126:126] is the sub-list for extension extendee
-	0,   // [0:126] is the sub-list for field type_name
+	209, // 9: carrel.v1.CreateRequest.secret_templates:type_name -> carrel.v1.CreateRequest.SecretTemplatesEntry
+	3,   // 10: carrel.v1.CreateResponse.workspace:type_name -> carrel.v1.Workspace
+	3,   // 11: carrel.v1.GetResponse.workspace:type_name -> carrel.v1.Workspace
+	3,   // 12: carrel.v1.ListResponse.workspaces:type_name -> carrel.v1.Workspace
+	12,  // 13: carrel.v1.ListResponse.retained:type_name -> carrel.v1.RetainedHome
+	15,  // 14: carrel.v1.MendedResponse.mended:type_name -> carrel.v1.Mended
+	3,   // 15: carrel.v1.StartResponse.workspace:type_name -> carrel.v1.Workspace
+	3,   // 16: carrel.v1.ReviveResponse.workspace:type_name -> carrel.v1.Workspace
+	3,   // 17: carrel.v1.PauseResponse.workspace:type_name -> carrel.v1.Workspace
+	3,   // 18: carrel.v1.ResumeResponse.workspace:type_name -> carrel.v1.Workspace
+	0,   // 19: carrel.v1.UpdateRequest.limits:type_name -> carrel.v1.Limits
+	4,   // 20: carrel.v1.UpdateRequest.models:type_name -> carrel.v1.ModelUse
+	5,   // 21: carrel.v1.UpdateRequest.model_budget:type_name -> carrel.v1.ModelBudget
+	210, // 22: carrel.v1.UpdateRequest.secret_templates:type_name -> carrel.v1.UpdateRequest.SecretTemplatesEntry
+	3,   // 23: carrel.v1.UpdateResponse.workspace:type_name -> carrel.v1.Workspace
+	29,  // 24: carrel.v1.ExplainReachResponse.verdicts:type_name -> carrel.v1.ReachVerdict
+	32,  // 25: carrel.v1.ListConnectionsResponse.open:type_name -> carrel.v1.Connection
+	32,  // 26: carrel.v1.ListConnectionsResponse.ended:type_name -> carrel.v1.Connection
+	0,   // 27: carrel.v1.Usage.limits:type_name -> carrel.v1.Limits
+	34,  // 28: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
+	37,  // 29: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
+	3,   // 30: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
+	211, // 31: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	42,  // 32: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
+	43,  // 33: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
+	42,  // 34: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
+	46,  // 35: carrel.v1.StreamStart.terminal:type_name -> carrel.v1.WindowSize
+	47,  // 36: carrel.v1.StreamRequest.start:type_name -> carrel.v1.StreamStart
+	46,  // 37: carrel.v1.StreamRequest.resize:type_name -> carrel.v1.WindowSize
+	43,  // 38: carrel.v1.StreamResponse.exited:type_name -> carrel.v1.Status
+	42,  // 39: carrel.v1.DetachRequest.command:type_name -> carrel.v1.Command
+	46,  // 40: carrel.v1.DetachRequest.terminal:type_name -> carrel.v1.WindowSize
+	43,  // 41: carrel.v1.CommandInfo.status:type_name -> carrel.v1.Status
+	46,  // 42: carrel.v1.CommandInfo.size:type_name -> carrel.v1.WindowSize
+	42,  // 43: carrel.v1.ExplainRequest.command:type_name -> carrel.v1.Command
+	52,  // 44: carrel.v1.ListCommandsResponse.commands:type_name -> carrel.v1.CommandInfo
+	43,  // 45: carrel.v1.LogsResponse.status:type_name -> carrel.v1.Status
+	43,  // 46: carrel.v1.WaitResponse.status:type_name -> carrel.v1.Status
+	46,  // 47: carrel.v1.ResizeRequest.size:type_name -> carrel.v1.WindowSize
+	47,  // 48: carrel.v1.SpawnRequest.start:type_name -> carrel.v1.StreamStart
+	43,  // 49: carrel.v1.Exited.status:type_name -> carrel.v1.Status
+	46,  // 50: carrel.v1.JoinStart.size:type_name -> carrel.v1.WindowSize
+	68,  // 51: carrel.v1.JoinRequest.start:type_name -> carrel.v1.JoinStart
+	46,  // 52: carrel.v1.JoinRequest.resize:type_name -> carrel.v1.WindowSize
+	43,  // 53: carrel.v1.JoinResponse.exited:type_name -> carrel.v1.Status
+	46,  // 54: carrel.v1.AttachRequest.size:type_name -> carrel.v1.WindowSize
+	43,  // 55: carrel.v1.AttachResponse.status:type_name -> carrel.v1.Status
+	75,  // 56: carrel.v1.ConnectRequest.start:type_name -> carrel.v1.ConnectStart
+	82,  // 57: carrel.v1.ProveRequest.filter:type_name -> carrel.v1.Filter
+	85,  // 58: carrel.v1.ProveResponse.records:type_name -> carrel.v1.Proven
+	82,  // 59: carrel.v1.ShowRequest.filter:type_name -> carrel.v1.Filter
+	90,  // 60: carrel.v1.CreateTokenResponse.token:type_name -> carrel.v1.Token
+	90,  // 61: carrel.v1.ListTokensResponse.tokens:type_name -> carrel.v1.Token
+	90,  // 62: carrel.v1.GetTokenResponse.token:type_name -> carrel.v1.Token
+	90,  // 63: carrel.v1.WhoAmIResponse.token:type_name -> carrel.v1.Token
+	101, // 64: carrel.v1.SetSecretResponse.secret:type_name -> carrel.v1.Secret
+	101, // 65: carrel.v1.RotateSecretResponse.secret:type_name -> carrel.v1.Secret
+	101, // 66: carrel.v1.ListSecretsResponse.secrets:type_name -> carrel.v1.Secret
+	112, // 67: carrel.v1.ListModelsResponse.models:type_name -> carrel.v1.Model
+	117, // 68: carrel.v1.ListModelsResponse.own:type_name -> carrel.v1.ModelUsage
+	5,   // 69: carrel.v1.Model.budget:type_name -> carrel.v1.ModelBudget
+	113, // 70: carrel.v1.Model.used:type_name -> carrel.v1.ModelSums
+	114, // 71: carrel.v1.ModelSums.by_model:type_name -> carrel.v1.ModelSum
+	117, // 72: carrel.v1.ModelUsageResponse.usage:type_name -> carrel.v1.ModelUsage
+	4,   // 73: carrel.v1.ModelUsage.models:type_name -> carrel.v1.ModelUse
+	5,   // 74: carrel.v1.ModelUsage.budget:type_name -> carrel.v1.ModelBudget
+	113, // 75: carrel.v1.ModelUsage.today:type_name -> carrel.v1.ModelSums
+	113, // 76: carrel.v1.ModelUsage.whole:type_name -> carrel.v1.ModelSums
+	42,  // 77: carrel.v1.RunTaskRequest.command:type_name -> carrel.v1.Command
+	122, // 78: carrel.v1.RunTaskRequest.fan_out:type_name -> carrel.v1.FanOut
+	121, // 79: carrel.v1.RunTaskRequest.group_fan_outs:type_name -> carrel.v1.GroupFanOut
+	122, // 80: carrel.v1.GroupFanOut.fan_out:type_name -> carrel.v1.FanOut
+	118, // 81: carrel.v1.RunTaskResponse.task:type_name -> carrel.v1.Task
+	125, // 82: carrel.v1.ServeRequest.start:type_name -> carrel.v1.ServeStart
+	130, // 83: carrel.v1.ServeRequest.result:type_name -> carrel.v1.StepResult
+	127, // 84: carrel.v1.ServeRequest.patched:type_name -> carrel.v1.PatchResult
+	212, // 85: carrel.v1.AgentPatch.modes:type_name -> carrel.v1.AgentPatch.ModesEntry
+	128, // 86: carrel.v1.PatchResult.parts:type_name -> carrel.v1.PatchPart
+	43,  // 87: carrel.v1.StepResult.status:type_name -> carrel.v1.Status
+	129, // 88: carrel.v1.ServeResponse.step:type_name -> carrel.v1.AgentStep
+	126, // 89: carrel.v1.ServeResponse.patch:type_name -> carrel.v1.AgentPatch
+	118, // 90: carrel.v1.ListTasksResponse.tasks:type_name -> carrel.v1.Task
+	118, // 91: carrel.v1.GetTaskResponse.task:type_name -> carrel.v1.Task
+	118, // 92: carrel.v1.StopTaskResponse.task:type_name -> carrel.v1.Task
+	119, // 93: carrel.v1.FollowTaskResponse.message:type_name -> carrel.v1.TaskMessage
+	118, // 94: carrel.v1.FollowTaskResponse.task:type_name -> carrel.v1.Task
+	0,   // 95: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	141, // 96: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	140, // 97: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,   // 98: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	144, // 99: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	141, // 100: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,   // 101: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	140, // 102: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	140, // 103: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	155, // 104: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
+	157, // 105: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
+	156, // 106: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
+	156, // 107: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
+	156, // 108: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
+	156, // 109: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
+	166, // 110: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
+	166, // 111: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
+	173, // 112: carrel.v1.ReadFileResponse.file:type_name -> carrel.v1.FileEntry
+	177, // 113: carrel.v1.WriteFileRequest.start:type_name -> carrel.v1.WriteFileStart
+	173, // 114: carrel.v1.WriteFileResponse.file:type_name -> carrel.v1.FileEntry
+	173, // 115: carrel.v1.ListFilesResponse.file:type_name -> carrel.v1.FileEntry
+	173, // 116: carrel.v1.ListFilesResponse.entries:type_name -> carrel.v1.FileEntry
+	173, // 117: carrel.v1.StatFileResponse.file:type_name -> carrel.v1.FileEntry
+	190, // 118: carrel.v1.ListPatchesResponse.patches:type_name -> carrel.v1.FilePatch
+	174, // 119: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	197, // 120: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
+	174, // 121: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	173, // 122: carrel.v1.ReadBySocketResponse.file:type_name -> carrel.v1.FileEntry
+	174, // 123: carrel.v1.ReadBySocketResponse.summary:type_name -> carrel.v1.FilesSummary
+	173, // 124: carrel.v1.WriteBySocketResponse.file:type_name -> carrel.v1.FileEntry
+	174, // 125: carrel.v1.WriteBySocketResponse.summary:type_name -> carrel.v1.FilesSummary
+	173, // 126: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
+	208, // 127: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
+	6,   // 128: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	8,   // 129: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	10,  // 130: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	16,  // 131: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	18,  // 132: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	40,  // 133: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	19,  // 134: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
+	21,  // 135: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	23,  // 136: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	25,  // 137: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	27,  // 138: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
+	30,  // 139: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
+	33,  // 140: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	36,  // 141: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	44,  // 142: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	48,  // 143: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	50,  // 144: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	55,  // 145: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	53,  // 146: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	57,  // 147: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	59,  // 148: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	61,  // 149: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	63,  // 150: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	65,  // 151: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	71,  // 152: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	69,  // 153: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
+	142, // 154: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	145, // 155: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	147, // 156: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	149, // 157: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	151, // 158: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	175, // 159: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
+	178, // 160: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
+	180, // 161: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
+	182, // 162: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
+	184, // 163: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
+	186, // 164: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
+	193, // 165: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
+	195, // 166: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
+	198, // 167: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
+	200, // 168: carrel.v1.FileService.ReadBySocket:input_type -> carrel.v1.ReadBySocketRequest
+	201, // 169: carrel.v1.FileService.WriteBySocket:input_type -> carrel.v1.WriteBySocketRequest
+	204, // 170: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
+	206, // 171: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
+	188, // 172: carrel.v1.FileService.ListPatches:input_type -> carrel.v1.ListPatchesRequest
+	191, // 173: carrel.v1.FileService.UndoPatch:input_type -> carrel.v1.UndoPatchRequest
+	73,  // 174: carrel.v1.PortService.Publish:input_type -> carrel.v1.PublishRequest
+	76,  // 175: carrel.v1.PortService.Connect:input_type -> carrel.v1.ConnectRequest
+	78,  // 176: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	86,  // 177: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	80,  // 178: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	83,  // 179: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	91,  // 180: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	93,  // 181: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	95,  // 182: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	97,  // 183: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	99,  // 184: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	102, // 185: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
+	104, // 186: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
+	106, // 187: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
+	108, // 188: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
+	110, // 189: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
+	115, // 190: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
+	120, // 191: carrel.v1.TaskService.RunTask:input_type -> carrel.v1.RunTaskRequest
+	132, // 192: carrel.v1.TaskService.ListTasks:input_type -> carrel.v1.ListTasksRequest
+	134, // 193: carrel.v1.TaskService.GetTask:input_type -> carrel.v1.GetTaskRequest
+	136, // 194: carrel.v1.TaskService.StopTask:input_type -> carrel.v1.StopTaskRequest
+	138, // 195: carrel.v1.TaskService.FollowTask:input_type -> carrel.v1.FollowTaskRequest
+	124, // 196: carrel.v1.AgentService.Serve:input_type -> carrel.v1.ServeRequest
+	158, // 197: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	160, // 198: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	162, // 199: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	164, // 200: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	167, // 201: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
+	169, // 202: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	171, // 203: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	88,  // 204: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	153, // 205: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	13,  // 206: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	7,   // 207: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	9,   // 208: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	11,  // 209: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	17,  // 210: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	39,  // 211: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	41,  // 212: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	20,  // 213: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
+	22,  // 214: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	24,  // 215: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	26,  // 216: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	28,  // 217: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
+	31,  // 218: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
+	35,  // 219: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	38,  // 220: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	45,  // 221: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	49,  // 222: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	51,  // 223: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	56,  // 224: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	54,  // 225: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	58,  // 226: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	60,  // 227: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	62,  // 228: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	64,  // 229: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	66,  // 230: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	72,  // 231: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	70,  // 232: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
+	143, // 233: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	146, // 234: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	148, // 235: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	150, // 236: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	152, // 237: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	176, // 238: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
+	179, // 239: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
+	181, // 240: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
+	183, // 241: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
+	185, // 242: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
+	187, // 243: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
+	194, // 244: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
+	196, // 245: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
+	199, // 246: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
+	202, // 247: carrel.v1.FileService.ReadBySocket:output_type -> carrel.v1.ReadBySocketResponse
+	203, // 248: carrel.v1.FileService.WriteBySocket:output_type -> carrel.v1.WriteBySocketResponse
+	205, // 249: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
+	207, // 250: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
+	189, // 251: carrel.v1.FileService.ListPatches:output_type -> carrel.v1.ListPatchesResponse
+	192, // 252: carrel.v1.FileService.UndoPatch:output_type -> carrel.v1.UndoPatchResponse
+	74,  // 253: carrel.v1.PortService.Publish:output_type -> carrel.v1.PublishResponse
+	77,  // 254: carrel.v1.PortService.Connect:output_type -> carrel.v1.ConnectResponse
+	79,  // 255: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	87,  // 256: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	81,  // 257: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	84,  // 258: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	92,  // 259: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	94,  // 260: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	96,  // 261: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	98,  // 262: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	100, // 263: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	103, // 264: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
+	105, // 265: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
+	107, // 266: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
+	109, // 267: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
+	111, // 268: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
+	116, // 269: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
+	123, // 270: carrel.v1.TaskService.RunTask:output_type -> carrel.v1.RunTaskResponse
+	133, // 271: carrel.v1.TaskService.ListTasks:output_type -> carrel.v1.ListTasksResponse
+	135, // 272: carrel.v1.TaskService.GetTask:output_type -> carrel.v1.GetTaskResponse
+	137, // 273: carrel.v1.TaskService.StopTask:output_type -> carrel.v1.StopTaskResponse
+	139, // 274: carrel.v1.TaskService.FollowTask:output_type -> carrel.v1.FollowTaskResponse
+	131, // 275: carrel.v1.AgentService.Serve:output_type -> carrel.v1.ServeResponse
+	159, // 276: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	161, // 277: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	163, // 278: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	165, // 279: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	168, // 280: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
+	170, // 281: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	172, // 282: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	89,  // 283: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	154, // 284: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	14,  // 285: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	207, // [207:286] is the sub-list for method output_type
+	128, // [128:207] is the sub-list for method input_type
+	128, // [128:128] is the sub-list for extension type_name
+	128, // [128:128] is the sub-list for extension extendee
+	0,   // [0:128] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -16891,7 +16922,7 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   211,
+			NumMessages:   213,
 			NumExtensions: 0,
 			NumServices:   13,
 		},

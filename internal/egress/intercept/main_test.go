@@ -55,6 +55,7 @@ type place struct {
 	dialled  []netip.AddrPort
 	records  []egress.Connection
 	recorded chan struct{}
+	settled  chan struct{} // egress.Config.Settled was called
 }
 
 // newPlace starts egress with these rules and secrets.
@@ -62,6 +63,7 @@ func newPlace(t testing.TB, allowed []string, secrets ...intercept.Secret) *plac
 	t.Helper()
 	p := &place{
 		t: t, leads: map[netip.AddrPort]net.Addr{}, names: map[string]netip.Addr{}, recorded: make(chan struct{}, 1000),
+		settled: make(chan struct{}, 1),
 	}
 	var err error
 	if p.authority, err = ca.Make("amber", time.Hour); err != nil {
@@ -83,6 +85,13 @@ func newPlace(t testing.TB, allowed []string, secrets ...intercept.Secret) *plac
 	p.server, err = egress.New(egress.Config{
 		Rules: rulesOf(t, allowed...), Listeners: egress.Listeners{Proxy: l, Transparent: &transparent{sock, p}, DNS: dns},
 		Intercept: p.interceptor(secrets...), Resolve: p.resolve, Dial: p.dial, Record: p.record,
+		Limits: egress.Limits{Settle: time.Millisecond},
+		Settled: func() {
+			select {
+			case p.settled <- struct{}{}:
+			default:
+			}
+		},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -29,6 +29,8 @@ const (
 	mostStreams  = 100
 	streamBuffer = 512 << 10
 	connBuffer   = 4 << 20
+	// headBuffer is for reading heads: bodies are read in larger pieces, past it.
+	headBuffer = 1 << 10
 )
 
 // upstream makes the connections to the host of one exchange.
@@ -190,6 +192,7 @@ func (u *upstream) transport(proto string) *http.Transport {
 		HTTP2: &http.HTTP2Config{
 			StrictMaxConcurrentRequests: true, MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: connBuffer,
 		},
+		ReadBufferSize:         headBuffer,
 		DisableCompression:     true, // the program's fields pass as they are
 		MaxConnsPerHost:        mostUpstream,
 		MaxResponseHeaderBytes: 4 * proxy.MaxHead,

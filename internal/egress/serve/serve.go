@@ -108,7 +108,10 @@ func (p *process) run() error {
 		Rules: rules, Listeners: listeners, Intercept: inside, Resolve: p.resolve, Dial: p.dial, Record: p.record, Ask: questions.ask,
 		Limits:   egress.Limits{AskWithin: egressapi.AskWithin},
 		Upstream: upstream{p},
-		Remedy:   func(what string) string { return strings.ReplaceAll(p.setup.Load().Remedy, "%s", what) },
+		// Of an intercepted connection that only waits, a good part is what its handshake left behind. For others a collection takes
+		// more than it finds.
+		Settled: debug.FreeOSMemory,
+		Remedy:  func(what string) string { return strings.ReplaceAll(p.setup.Load().Remedy, "%s", what) },
 	})
 	if err != nil {
 		return err

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, List, TypeVar  # noqa: UP035  # list is a method here
@@ -112,8 +112,9 @@ class Workspaces:
     async def create(
         self, key: str, *, profile: str = "", limits: m.Limits | None = None, start: bool = True, ttl: float | None = None,
         idle_timeout: float | None = None, allow: Sequence[str] = (), reach_allow: Sequence[str] = (), reach_deny: Sequence[str] = (),
-        reach_ask: Sequence[str] = (), secrets: Sequence[str] = (), secret_files: Sequence[str] = (), models: Sequence[m.ModelUse] = (),
-        model_budget: m.ModelBudget | None = None, approval_wait: float | None = None,
+        reach_ask: Sequence[str] = (), secrets: Sequence[str] = (), secret_files: Sequence[str] = (),
+        secret_templates: Mapping[str, str] | None = None, models: Sequence[m.ModelUse] = (), model_budget: m.ModelBudget | None = None,
+        approval_wait: float | None = None,
     ) -> Workspace:  # fmt: skip
         """Makes the workspace for a key and starts it, or returns the one there is. ttl and idle_timeout are in seconds."""
         r = await self._client.call(
@@ -121,8 +122,9 @@ class Workspaces:
             m.CreateRequest(
                 key=key, profile=profile, limits=limits, no_start=not start, ttl_ms=milliseconds(ttl),
                 idle_timeout_ms=milliseconds(idle_timeout), allow=list(allow), reach_allow=list(reach_allow), reach_deny=list(reach_deny),
-                reach_ask=list(reach_ask), secrets=list(secrets), secret_files=list(secret_files), models=list(models),
-                model_budget=model_budget, approval_wait_ms=milliseconds(approval_wait),
+                reach_ask=list(reach_ask), secrets=list(secrets), secret_files=list(secret_files),
+                secret_templates=dict(secret_templates or {}), models=list(models), model_budget=model_budget,
+                approval_wait_ms=milliseconds(approval_wait),
             ),
             timeout=0 if approval_wait else None,
         )  # fmt: skip

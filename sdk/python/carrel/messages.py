@@ -231,6 +231,9 @@ class CreateRequest(Message):
     # Files that have the placeholder of a secret too, as NAME=PATH with a path below the home. NAME is one of secrets, or is
     # given with this. The file has mode 0600, and is not made where another one is. At most 16.
     secret_files: list[str] = field(default_factory=list)
+    # What such a file has, by the NAME of its secret: UTF-8 in which {{NAME}} stands for the placeholder. Without one it has the
+    # placeholder alone. One that has the value of a secret is invalid_argument. At most 64 KiB in all.
+    secret_templates: dict[str, str] = field(default_factory=dict)
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("key", "key", "string", "one", None),
         Field("limits", "limits", "message", "opt", "Limits"),
@@ -249,6 +252,7 @@ class CreateRequest(Message):
         Field("models", "models", "message", "many", "ModelUse"),
         Field("model_budget", "modelBudget", "message", "opt", "ModelBudget"),
         Field("secret_files", "secretFiles", "string", "many", None),
+        Field("secret_templates", "secretTemplates", "message", "map", None),
     )
 
 
@@ -454,6 +458,8 @@ class UpdateRequest(Message):
     model_budget: ModelBudget | None = None
     # As in CreateRequest. A file is removed with its secret, unless something else was written to it.
     secret_files: list[str] = field(default_factory=list)
+    # As in CreateRequest. A file that is there already takes no other one.
+    secret_templates: dict[str, str] = field(default_factory=dict)
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("workspace", "workspace", "string", "one", None),
         Field("limits", "limits", "message", "opt", "Limits"),
@@ -471,6 +477,7 @@ class UpdateRequest(Message):
         Field("models_remove", "modelsRemove", "string", "many", None),
         Field("model_budget", "modelBudget", "message", "opt", "ModelBudget"),
         Field("secret_files", "secretFiles", "string", "many", None),
+        Field("secret_templates", "secretTemplates", "message", "map", None),
     )
 
 

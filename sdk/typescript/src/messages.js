@@ -93,6 +93,7 @@ export const schema = {
     ['models', 'message', 'many', 'ModelUse'],
     ['modelBudget', 'message', 'opt', 'ModelBudget'],
     ['secretFiles', 'string', 'many'],
+    ['secretTemplates', 'message', 'map'],
   ],
   CreateResponse: [
     ['workspace', 'message', 'opt', 'Workspace'],
@@ -173,6 +174,7 @@ export const schema = {
     ['modelsRemove', 'string', 'many'],
     ['modelBudget', 'message', 'opt', 'ModelBudget'],
     ['secretFiles', 'string', 'many'],
+    ['secretTemplates', 'message', 'map'],
   ],
   UpdateResponse: [
     ['workspace', 'message', 'opt', 'Workspace'],

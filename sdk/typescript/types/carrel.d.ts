@@ -236,6 +236,11 @@ export interface CreateRequest {
    * given with this. The file has mode 0600, and is not made where another one is. At most 16.
    */
   secretFiles: string[];
+  /**
+   * What such a file has, by the NAME of its secret: UTF-8 in which {{NAME}} stands for the placeholder. Without one it has the
+   * placeholder alone. One that has the value of a secret is invalid_argument. At most 64 KiB in all.
+   */
+  secretTemplates: Record<string, string>;
 }
 
 export interface CreateResponse {
@@ -394,6 +399,10 @@ export interface UpdateRequest {
    * As in CreateRequest. A file is removed with its secret, unless something else was written to it.
    */
   secretFiles: string[];
+  /**
+   * As in CreateRequest. A file that is there already takes no other one.
+   */
+  secretTemplates: Record<string, string>;
 }
 
 export interface UpdateResponse {

@@ -1,4 +1,4 @@
-package files
+package filerun
 
 import (
 	"bytes"
@@ -6,62 +6,59 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/fileapi"
-	"github.com/carrel-dev/carrel/internal/lifecycle"
 	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
-// Placer keeps placeholders of secrets in files of workspaces. Program is as in Config.
+// Placer keeps placeholders of secrets in files of workspaces. Program is as in Runner.
 type Placer struct {
 	Program func() (*os.File, error)
 }
 
-var _ lifecycle.Placeholders = Placer{}
-
 // most is how much of a file is looked at: one that has a placeholder and much else is somebody's own.
-const most = 64 << 10
+const most = workspace.MaxSecretFile + 1
 
-// Place makes a file below the home that has a placeholder and nothing else, of mode 0600. One that has the placeholder already
-// stays as it is.
+// Place makes the file of a secret below the home, of mode 0600. One that has the placeholder already stays as it is.
 //
 // Errors: already_exists if something else is there, also a link.
-func (x Placer) Place(ctx context.Context, rt runtime.Runtime, p permit.Permit, path, placeholder string) error {
+func (x Placer) Place(ctx context.Context, rt runtime.Runtime, p permit.Permit, u workspace.SecretUse) error {
 	mode := uint32(0o600)
-	in := io.NopCloser(bytes.NewReader([]byte(placeholder)))
-	r := fileapi.Request{Op: fileapi.Write, Path: []byte(path), Mode: &mode, Parents: true, Keep: true}
+	in := io.NopCloser(strings.NewReader(u.Content()))
+	r := fileapi.Request{Op: fileapi.Write, Path: []byte(u.File), Mode: &mode, Parents: true, Keep: true}
 	_, err := x.run(ctx, rt, p, r, fileapi.Streams{In: in})
 	if !errdefs.IsAlreadyExists(err) {
 		return err
 	}
-	have, rerr := x.read(ctx, rt, p, path)
-	if rerr == nil && bytes.Contains(have, []byte(placeholder)) {
+	have, rerr := x.read(ctx, rt, p, u.File)
+	if rerr == nil && bytes.Contains(have, []byte(u.Placeholder)) {
 		return nil
 	}
 	return fmt.Errorf("cannot make the file %q: something else is there, which is not overwritten; move it away, or choose another path: %w",
-		path, errdefs.ErrAlreadyExists)
+		u.File, errdefs.ErrAlreadyExists)
 }
 
-// Take removes a file that has a placeholder and nothing else. One that is not there is no error.
+// Take removes the file of a secret if nothing else was written to it. One that is not there is no error.
 //
 // Errors: failed_precondition if something else is there.
-func (x Placer) Take(ctx context.Context, rt runtime.Runtime, p permit.Permit, path, placeholder string) error {
-	have, err := x.read(ctx, rt, p, path)
+func (x Placer) Take(ctx context.Context, rt runtime.Runtime, p permit.Permit, u workspace.SecretUse) error {
+	have, err := x.read(ctx, rt, p, u.File)
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if string(bytes.TrimRight(have, "\r\n")) != placeholder {
-		return fmt.Errorf("cannot remove the file %q: it has something else than the placeholder; remove it yourself: %w", path,
-			errdefs.ErrFailedPrecondition)
+	if !u.Wrote(have) {
+		return fmt.Errorf("cannot remove the file %q: it has something else than what was written for the secret; remove it yourself: %w",
+			u.File, errdefs.ErrFailedPrecondition)
 	}
-	_, err = x.run(ctx, rt, p, fileapi.Request{Op: fileapi.Remove, Path: []byte(path)}, fileapi.Streams{})
+	_, err = x.run(ctx, rt, p, fileapi.Request{Op: fileapi.Remove, Path: []byte(u.File)}, fileapi.Streams{})
 	return err
 }
 
@@ -86,5 +83,5 @@ func (x Placer) run(
 	if err := r.Validate(); err != nil {
 		return fileapi.Result{}, err
 	}
-	return (&Files{cfg: Config{Program: x.Program}}).run(ctx, rt, p, &r, s)
+	return Runner{Program: x.Program}.Run(ctx, rt, p, &r, s)
 }

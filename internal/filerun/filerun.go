@@ -1,6 +1,11 @@
-package files
+// Package filerun has the program for files work in a workspace: one process inside for each request, with the rights of
+// the workspace's commands.
+//
+// It must not open any path of a workspace itself, and what comes from there is bytes that anybody may have written.
+package filerun
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,7 +45,7 @@ type exchange struct {
 	req    *fileapi.Request
 	s      fileapi.Streams
 	still  *time.Timer
-	wait   time.Duration // Config.Patience
+	wait   time.Duration // Runner.Patience
 	listed int
 }
 
@@ -55,19 +60,28 @@ func (x *exchange) moved() {
 	}
 }
 
-// run has the program carry out a request inside.
-func (f *Files) run(ctx context.Context, rt runtime.Runtime, p permit.Permit, r *fileapi.Request, s fileapi.Streams) (
+// Runner runs the program.
+type Runner struct {
+	// Program returns carrel-archive, for Runner to close. Required.
+	Program func() (*os.File, error)
+	// Patience is how long nothing may come or go before the program is ended; 0 is two minutes. A watch may be silent.
+	Patience time.Duration
+}
+
+// Run has the program carry out a request, which is valid, in a workspace that runs.
+func (x Runner) Run(ctx context.Context, rt runtime.Runtime, p permit.Permit, r *fileapi.Request, s fileapi.Streams) (
 	res fileapi.Result, err error,
 ) {
-	program, err := f.cfg.Program()
+	program, err := x.Program()
 	if err != nil {
 		return res, err
 	}
 	defer program.Close()
 	ctx, give := context.WithCancelCause(ctx)
 	defer give(nil)
-	x := &exchange{req: r, s: s, wait: f.cfg.Patience, still: time.AfterFunc(f.cfg.Patience, func() { give(errStill) })}
-	defer x.still.Stop()
+	wait := cmp.Or(x.Patience, patience)
+	e := &exchange{req: r, s: s, wait: wait, still: time.AfterFunc(wait, func() { give(errStill) })}
+	defer e.still.Stop()
 	params := execapi.ExecParams{
 		ID: id.NewCommand(), Argv: []string{"carrel-archive", "files"}, Program: true, Stdin: execapi.Pipe, Stdout: execapi.Pipe,
 	}
@@ -104,14 +118,14 @@ func (f *Files) run(ctx context.Context, rt runtime.Runtime, p permit.Permit, r 
 	all := make(chan struct{})
 	var sendErr error
 	go func() {
-		sendErr = x.send(files[0])
+		sendErr = e.send(files[0])
 		broken := sendErr != nil
 		close(all) // before the program hears of it, and says that it was broken off
 		if broken {
 			_ = files[0].Close() // what is not whole is given up
 		}
 	}()
-	res, err = x.receive(files[1])
+	res, err = e.receive(files[1])
 	var serr error
 	select {
 	case <-all:
@@ -213,10 +227,10 @@ func (x *exchange) receive(from *os.File) (res fileapi.Result, err error) {
 		x.moved()
 		if kind == fileapi.Finished {
 			if err := json.Unmarshal(b, &res); err != nil {
-				return res, unreadable(err)
+				return res, Unreadable(err)
 			}
 			if res.Error != "" {
-				return res, fmt.Errorf("%s: %w", record.Clip(shown(res.Error)), kindOf(res.Kind))
+				return res, fmt.Errorf("%s: %w", record.Clip(Shown(res.Error)), kindOf(res.Kind))
 			}
 			return res, nil
 		}
@@ -235,40 +249,41 @@ func (x *exchange) take(kind fileapi.Kind, b []byte) error {
 	case kind == fileapi.Entries && x.s.Entries != nil:
 		var list []fileapi.Entry
 		if err := json.Unmarshal(b, &list); err != nil {
-			return unreadable(err)
+			return Unreadable(err)
 		}
 		for i := range list {
 			x.listed += list[i].Weigh()
 		}
 		if x.listed > 2*fileapi.MaxListed {
-			return unreadable(errors.New("it lists more than it may"))
+			return Unreadable(errors.New("it lists more than it may"))
 		}
 		return x.s.Entries(list)
 	case kind == fileapi.Changed && x.s.Events != nil:
 		var list []fileapi.Event
 		if err := json.Unmarshal(b, &list); err != nil {
-			return unreadable(err)
+			return Unreadable(err)
 		}
 		return x.s.Events(list)
 	case kind == fileapi.Moved:
 		var p fileapi.Progress
 		if err := json.Unmarshal(b, &p); err != nil {
-			return unreadable(err)
+			return Unreadable(err)
 		}
 		if x.s.Progress != nil {
 			x.s.Progress(p)
 		}
 		return nil
 	}
-	return unreadable(fmt.Errorf("a message of kind %q has no place here", byte(kind)))
+	return Unreadable(fmt.Errorf("a message of kind %q has no place here", byte(kind)))
 }
 
-func unreadable(err error) error {
+// Unreadable is the error of an answer that the program would not give.
+func Unreadable(err error) error {
 	return fmt.Errorf("cannot use the answer of the program for files: %w: %w", err, errdefs.ErrDataLoss)
 }
 
-// shown is what the program says, without what a terminal would obey.
-func shown(s string) string {
+// Shown is what the program says, without what a terminal would obey.
+func Shown(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsGraphic(r) }) {
 		return strconv.QuoteToGraphic(s)
 	}
