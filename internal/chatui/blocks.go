@@ -235,6 +235,9 @@ func (b *questionBlock) answered(kind Kind, why string) {
 		Once: words.YouOnce, Steps: words.YouSteps, Files: words.YouFiles, Thread: words.YouThread, Always: words.YouAlways,
 		Deny: words.YouDeny,
 	}[kind])
+	if kind == Steps && len(b.q.Files) > 0 {
+		b.mine = b.lang.Say(words.YouStepsAll)
+	}
 	if why != "" {
 		b.mine += ": " + why
 	}

@@ -128,6 +128,7 @@ const (
 	DetailStderr
 	YouOnce
 	YouSteps
+	YouStepsAll
 	YouFiles
 	YouThread
 	YouAlways
