@@ -119,6 +119,7 @@ var chinese = [count]string{
 	DetailFor:         "目的：",
 	DetailHeld:        "约束：",
 	DetailStderr:      "错误输出：",
+	Thinks:            "思考：",
 	YouOnce:           "您允许了一次",
 	YouSteps:          "您允许了第一步",
 	YouStepsAll:       "每一步都会逐一询问，第一步可以选择文件",

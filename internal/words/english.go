@@ -122,6 +122,7 @@ var english = [count]string{
 	DetailFor:         "for: ",
 	DetailHeld:        "held: ",
 	DetailStderr:      "stderr: ",
+	Thinks:            "thinks: ",
 	YouOnce:           "you let it pass, once",
 	YouSteps:          "you let its first step pass",
 	YouStepsAll:       "you are asked about each of its steps, and of the first about its files",

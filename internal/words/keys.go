@@ -126,6 +126,7 @@ const (
 	DetailFor
 	DetailHeld
 	DetailStderr
+	Thinks
 	YouOnce
 	YouSteps
 	YouStepsAll
