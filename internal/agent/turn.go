@@ -44,6 +44,8 @@ type reply struct {
 		Lost    int64  `json:"lost,omitempty"`
 		Held    string `json:"held,omitempty"`
 		Job     string `json:"job,omitempty"`
+		// Merged are files that had changed since the plan was shown.
+		Merged []string `json:"merged,omitempty"`
 	} `json:"steps,omitempty"`
 	// NotBegun, LeftOut and Rollback are told to the model as they are.
 	NotBegun json.RawMessage `json:"not_begun,omitempty"`

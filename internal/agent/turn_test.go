@@ -79,7 +79,7 @@ func TestPlan(t *testing.T) {
 	}
 	c.answered(proposal, map[string]any{"outcome": "failed", "why": "step 1 failed", "steps": []any{map[string]any{
 		"step": 1, "part": "command", "target": "host", "command": "uname -r", "exit_code": 3, "stdout": "6.1\n", "stderr": "oh\n",
-		"lost": 12, "held": "profile none", "error": "it is odd", "unknown": true,
+		"lost": 12, "held": "profile none", "error": "it is odd", "unknown": true, "merged": []string{"f"},
 	}}})
 	if told := c.told(); told != "6.1" {
 		t.Errorf("told %q", told)
@@ -96,7 +96,7 @@ func TestPlan(t *testing.T) {
 		t.Errorf("told %q", first)
 	}
 	want := `{"outcome":"failed","why":"step 1 failed","steps":[{"step":1,"part":"command","target":"host","command":"uname -r",` +
-		`"exit_code":3,"error":"it is odd","stdout":"6.1\n","stderr":"oh\n","lost":12,"held":"profile none"}]}`
+		`"exit_code":3,"error":"it is odd","stdout":"6.1\n","stderr":"oh\n","lost":12,"held":"profile none","merged":["f"]}]}`
 	if data != want {
 		t.Errorf("the data are %s", data)
 	}
