@@ -295,7 +295,7 @@ func (b *questionBlock) lines(width int, trace bool) []string {
 			if i > 0 {
 				name = b.lang.Say(words.AndBecause)
 			}
-			out = append(out, hang("  "+name, "  "+blank(because), why, nothing, width)...)
+			out = append(out, hang("  "+name, "  "+blank(because), b.lang.Reason(why), nothing, width)...)
 		}
 		if b.q.Session {
 			out = append(out, hang("  ", "  ", b.lang.Say(words.SessionKept), nothing, width)...)
