@@ -57,9 +57,14 @@ type session struct {
 type Context struct {
 	// Targets are where steps can run: "host", "workspace NAME", "remote NAME".
 	Targets []string `json:"targets,omitempty"`
+	// HostFiles and RemoteFiles: patches change files of the host, and of remote hosts. Those of workspaces they always do.
+	HostFiles   bool `json:"host_files,omitempty"`
+	RemoteFiles bool `json:"remote_files,omitempty"`
+	// Heard: others wrote some of what was said before, so that no note is taken any more.
+	Heard bool `json:"heard,omitempty"`
 	// Notes are facts about the targets, for the model.
 	Notes []string `json:"notes,omitempty"`
-	// Runbooks are names and titles of what is written down, a line each.
+	// Runbooks are names of what is written down, and titles, in lines.
 	Runbooks string `json:"runbooks,omitempty"`
 	// Memory are notes that the person keeps for later sessions.
 	Memory []string `json:"memory,omitempty"`

@@ -453,7 +453,7 @@ func TestSystemPrompt(t *testing.T) {
 			if strings.Contains(before, "\n- host") || strings.Contains(before, "web-1") || strings.Contains(before, "demo") {
 				t.Errorf("targets stand elsewhere: %s", before)
 			}
-			if strings.Count(r.System, plan.Grammar()) != 1 || !r.Object || r.Schema != nil {
+			if strings.Count(r.System, plan.Shape(plan.DirectAnswerType)) != 1 || !r.Object || r.Schema != nil {
 				t.Error("it is not told the forms of the answers")
 			}
 			if r.Model != "small" || r.MaxTokens != 321 || len(r.Tools) != 0 {

@@ -51,6 +51,10 @@ const (
 	SpendWithin = 10 * time.Minute
 	// MaxOfSession is how many answers to plans are remembered for one session of an agent.
 	MaxOfSession = 64
+	// MaxOfThread is how many commands are remembered for one thread, and MaxOfRequester how many answers of both kinds for whoever asks,
+	// in all of their threads and workspaces.
+	MaxOfThread    = 256
+	MaxOfRequester = 2048
 )
 
 // Subject is what an approval is bound to. An answer is valid only for an equal subject.

@@ -97,6 +97,43 @@ func (b *wordsBlock) lines(width int, trace bool) []string {
 	return b.draw(width, trace, func() []string { return markdown(b.text.String(), width) })
 }
 
+// maxThought bounds what a person is shown of one thought, in bytes: its end.
+const maxThought = 8 << 10
+
+// thoughtBlock is what the agent thinks, which may grow. It is a detail.
+type thoughtBlock struct {
+	drawn
+	lang words.Language
+	text string
+	cut  bool
+}
+
+func (b *thoughtBlock) take(text string) {
+	b.text += text
+	if more := len(b.text) - maxThought; more > 0 {
+		b.cut = true
+		b.text = b.text[more:]
+		if i := strings.IndexByte(b.text, '\n'); i >= 0 { // half a line, or half a character, is none
+			b.text = b.text[i+1:]
+		}
+	}
+	b.changed()
+}
+
+func (b *thoughtBlock) lines(width int, trace bool) []string {
+	if !trace {
+		return nil
+	}
+	return b.draw(width, trace, func() []string {
+		text := b.text
+		if b.cut {
+			text = "…\n" + text
+		}
+		lead := b.lang.Say(words.Thinks)
+		return hang("  "+lead, "  "+blank(lead), text, dim, width)
+	})
+}
+
 // planBlock is a plan, with what becomes of it.
 type planBlock struct {
 	drawn
@@ -235,6 +272,9 @@ func (b *questionBlock) answered(kind Kind, why string) {
 		Once: words.YouOnce, Steps: words.YouSteps, Files: words.YouFiles, Thread: words.YouThread, Always: words.YouAlways,
 		Deny: words.YouDeny,
 	}[kind])
+	if kind == Steps && len(b.q.Files) > 0 {
+		b.mine = b.lang.Say(words.YouStepsAll)
+	}
 	if why != "" {
 		b.mine += ": " + why
 	}
@@ -255,7 +295,7 @@ func (b *questionBlock) lines(width int, trace bool) []string {
 			if i > 0 {
 				name = b.lang.Say(words.AndBecause)
 			}
-			out = append(out, hang("  "+name, "  "+blank(because), why, nothing, width)...)
+			out = append(out, hang("  "+name, "  "+blank(because), b.lang.Reason(why), nothing, width)...)
 		}
 		if b.q.Session {
 			out = append(out, hang("  ", "  ", b.lang.Say(words.SessionKept), nothing, width)...)

@@ -73,6 +73,8 @@ type Event interface{ event() }
 type (
 	// Words are a part of the agent's answer, in Markdown.
 	Words struct{ Text string }
+	// Thought is a part of what the agent thinks, in whole lines. It is a detail.
+	Thought struct{ Text string }
 	// Plan is what the agent proposes, and carrel has judged.
 	Plan struct {
 		Number       int
@@ -143,6 +145,7 @@ type Step struct {
 }
 
 func (Words) event()    {}
+func (Thought) event()  {}
 func (Plan) event()     {}
 func (StepEnd) event()  {}
 func (Refusal) event()  {}

@@ -41,6 +41,27 @@ func TestFilesKey(t *testing.T) {
 			})
 		})
 	}
+	// Step by step the first step passes not by that answer: it is asked about by itself, and f is the key there too.
+	open(t, func(s *screen) {
+		s.keys("go", "enter")
+		q := question()
+		q.Steps, q.Files = true, []string{"a", "b"}
+		s.happens(plan("change 2 files", "make"), q)
+		s.later()
+		s.shows("[y] once  [s] step by step  [f] files  [n] no  [e] edit")
+		s.keys("s")
+		s.called("ask go", "answer ap-1 steps ")
+		s.shows("you are asked about each of its steps, and of the first about its files")
+		step := question()
+		step.ID, step.Digest, step.Files, step.Details = "ap-2", "sha256:step", []string{"a", "b"}, "1. patch, host: change 2 files"
+		s.happens(step)
+		s.shows("1. patch, host: change 2 files")
+		s.later()
+		s.keys("f", "n", "y")
+		s.called("ask go", "answer ap-1 steps ", "answer ap-2 files  [b]")
+		s.s.ends <- nil
+		s.rest()
+	})
 	// Where there is nothing to choose, f is a letter.
 	open(t, func(s *screen) {
 		s.keys("go", "enter")

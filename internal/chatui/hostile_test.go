@@ -35,7 +35,10 @@ func TestHostile(t *testing.T) {
 		q.Reasons, q.Details, q.Rule, q.Until = []string{text("reason")}, text("details"), text("rule"), text("until")
 		for _, msg := range []tea.Msg{
 			tea.WindowSizeMsg{Width: width, Height: height},
+			tea.PasteMsg{Content: "/trace"},
+			tea.KeyPressMsg{Code: tea.KeyEnter},
 			chatui.EventMsg(chatui.Words{Text: text("words")}),
+			chatui.EventMsg(chatui.Thought{Text: text("thought")}),
 			chatui.EventMsg(p),
 			chatui.EventMsg(q),
 			tea.PasteMsg{Content: text("paste")},
@@ -57,5 +60,27 @@ func TestHostile(t *testing.T) {
 				}
 			}
 		}
+	})
+}
+
+// What an agent thinks is shown with the details alone, cleaned and bounded.
+func TestThoughts(t *testing.T) {
+	open(t, func(s *screen) {
+		s.keys("go", "enter")
+		s.happens(chatui.Thought{Text: "first\x1b[2J\x1b]52;c;eA==\x07\n"}, chatui.Thought{Text: "second\n"}, chatui.Words{Text: "an answer"})
+		s.shows("an answer")
+		s.hides("first", "second", "thinks")
+		s.keys("/trace", "enter")
+		s.shows("thinks: first", "second", "an answer")
+		s.sound()
+		s.happens(chatui.Thought{Text: strings.Repeat("a long thought\n", 4000)}, chatui.Thought{Text: "its end\n"})
+		s.shows("its end")
+		if n := strings.Count(strings.Join(s.Model.(*chatui.Model).Said(), "\n"), "a long thought"); n < 300 || n > 8<<10/15 {
+			t.Errorf("%d lines of 4000 are kept", n)
+		}
+		s.keys("/trace", "enter")
+		s.hides("its end", "first")
+		s.s.ends <- nil
+		s.rest()
 	})
 }

@@ -35,6 +35,7 @@ func TestChinese(t *testing.T) {
 				p.Steps[0].ReadOnly = true
 				q := question()
 				q.Session, q.Steps = true, true
+				q.Reasons = append(q.Reasons, "removes or empties files: /var/x")
 				s.happens(p, q)
 				fits()
 				s.keys("y") // before it could be read
@@ -44,7 +45,7 @@ func TestChinese(t *testing.T) {
 					s.keys(" ")
 				}
 				if size.Width >= 60 {
-					s.shows("计划 1：", "要执行吗？风险 30", "原因 it deletes", "按 t 则其中需要答复的命令",
+					s.shows("计划 1：", "要执行吗？风险 30", "原因 it deletes", "删除或清空文件：/var/x", "按 t 则其中需要答复的命令",
 						"[y] 允许一次  [s] 逐步  [t] 本会话  [n] 不允许")
 				}
 				s.hides("Run it?", "waiting", "because", "[n] no")

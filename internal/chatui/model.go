@@ -101,6 +101,8 @@ type Model struct {
 	choice *choice
 	plan   *planBlock // the last one
 	words  *wordsBlock
+	// thought is what grows, nil for nothing.
+	thought *thoughtBlock
 }
 
 // seen is how much of a question was on the screen since the window or the question changed.
@@ -212,7 +214,7 @@ func (m *Model) free() { m.doing, m.stop = idle, nil }
 func (m *Model) turned(err error) tea.Cmd {
 	m.free()
 	m.close(m.lang.Say(words.TurnEnded))
-	m.words = nil
+	m.words, m.thought = nil, nil
 	m.endPlan()
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -244,6 +246,9 @@ func (m *Model) happened(e Event) tea.Cmd {
 	if _, ok := e.(Words); !ok {
 		m.words = nil
 	}
+	if _, ok := e.(Thought); !ok {
+		m.thought = nil
+	}
 	switch e := e.(type) {
 	case Words:
 		if m.words == nil {
@@ -251,6 +256,12 @@ func (m *Model) happened(e Event) tea.Cmd {
 			m.add(m.words)
 		}
 		m.words.take(e.Text)
+	case Thought:
+		if m.thought == nil {
+			m.thought = &thoughtBlock{lang: m.lang}
+			m.add(m.thought)
+		}
+		m.thought.take(e.Text)
 	case Plan:
 		m.endPlan()
 		m.plan = newPlan(e, m.lang)

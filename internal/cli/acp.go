@@ -238,6 +238,8 @@ var _ teller = (*editorTeller)(nil)
 
 func (t *editorTeller) words(text string) error { return t.turn.Words(text) }
 
+func (t *editorTeller) thought(text string) error { return t.turn.Thought(text) }
+
 func (t *editorTeller) over() error { return nil }
 
 func (t *editorTeller) plan(p *planShown) error {

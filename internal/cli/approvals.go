@@ -144,7 +144,8 @@ for what destroys. Of a plan each of its commands that needs an answer is rememb
 target, for the session of the agent; a plan that changes files, undoes something or reaches
 several hosts at once is not. --always is for a connection: it adds the rule HOST:PORT to the workspace,
 which you must be allowed to change; "carrel egress rm" takes it back. --steps is for a plan:
-its first step alone, and each further one is a question of its own. --files is for a plan
+its first step alone, and each further one is a question of its own; a first step that changes
+several files is one too, so that --files can choose from them. --files is for a plan
 that changes several files ("approvals show" names them): those alone are changed, and what
 the plan does behind that is done too. The others stay as they are.`
 		c.Example = `  carrel approvals approve ap-0123456789abcdef
@@ -153,7 +154,7 @@ the plan does behind that is done too. The others stay as they are.`
   carrel approvals approve --files src/a.go,src/b.go ap-0123456789abcdef`
 		c.Flags().BoolVar(&thread, "thread", false, "remember it for the same command in its thread")
 		c.Flags().BoolVar(&always, "always", false, "let the workspace make the same connection from now on")
-		c.Flags().BoolVar(&steps, "steps", false, "approve the first step of a plan, and be asked about each further one")
+		c.Flags().BoolVar(&steps, "steps", false, "approve a plan one step at a time: its first one, and be asked about each further one")
 		c.Flags().StringSliceVar(&only, "files", nil, "approve the change to these files alone, as the question names them")
 		c.MarkFlagsMutuallyExclusive("thread", "always", "steps", "files")
 		c.Flags().BoolVarP(&yes, "yes", "y", false, "do not show it and ask first")

@@ -119,8 +119,14 @@ func (t *turnView) show(m *carrelv1.TaskMessage) error {
 				Text string `json:"text"`
 			} `json:"content"`
 		}
-		if json.Unmarshal(m.GetBody(), &u) == nil && u.Update == "agent_message_chunk" {
+		if json.Unmarshal(m.GetBody(), &u) != nil {
+			return nil
+		}
+		switch u.Update {
+		case "agent_message_chunk":
 			return t.to.words(u.Content.Text)
+		case "agent_thought_chunk":
+			return t.to.thought(u.Content.Text)
 		}
 	case "plan":
 		var p planShown
@@ -173,8 +179,13 @@ func readsForeign(m *carrelv1.TaskMessage) bool {
 		Foreign bool `json:"foreign"`
 	}
 	switch m.GetKind() {
-	case "plan", "tool", "step", "refusal":
+	case "plan", "tool", "step", "refusal", "permission":
 		return true
+	case "message": // a program in the place of carrel's agent has tools of its own
+		var u struct {
+			Update string `json:"sessionUpdate"`
+		}
+		return json.Unmarshal(m.GetBody(), &u) == nil && strings.HasPrefix(u.Update, "tool_call")
 	case "prompt":
 		return json.Unmarshal(m.GetBody(), &x) != nil || x.Foreign
 	}

@@ -13,6 +13,8 @@ import (
 type teller interface {
 	// words are the next piece of the agent's answer.
 	words(text string) error
+	// thought is the next piece of what it thinks, which is a detail: whole lines.
+	thought(text string) error
 	// over says that the turn has ended.
 	over() error
 	plan(p *planShown) error
@@ -45,6 +47,17 @@ func (l *lineTeller) words(text string) error {
 	defer l.mu.Unlock()
 	l.open = !strings.HasSuffix(text, "\n")
 	return say(l.a.Out, "%s", text)
+}
+
+func (l *lineTeller) thought(text string) error {
+	if !l.trace {
+		return nil
+	}
+	var b strings.Builder
+	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
+		b.WriteString("  " + l.a.lang.Say(words.Thinks) + printable(line) + "\n")
+	}
+	return l.beside("%s", b.String())
 }
 
 // over ends the line of the answer.

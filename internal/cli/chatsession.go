@@ -190,6 +190,8 @@ func (s *chatSession) tell(e chatui.Event) error {
 
 func (s *chatSession) words(text string) error { return s.tell(chatui.Words{Text: text}) }
 
+func (s *chatSession) thought(text string) error { return s.tell(chatui.Thought{Text: text}) }
+
 func (s *chatSession) over() error { return nil }
 
 func (s *chatSession) plan(p *planShown) error {

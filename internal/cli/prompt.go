@@ -69,6 +69,7 @@ func approvalText(lang words.Language, m *carrelv1.Approval) string {
 	row(words.RowIsolation, strings.TrimPrefix(strings.TrimPrefix(isolation, "; "), "；"))
 	row(words.RowMay, strings.Join(m.GetCapabilities(), ", "))
 	for i, why := range m.GetReasons() {
+		why = lang.Reason(why)
 		if i == 0 {
 			row(words.RowBecause, why)
 			continue

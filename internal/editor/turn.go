@@ -72,6 +72,9 @@ const MaxFiles = 8
 // Words are a part of the agent's answer, in Markdown.
 func (t *Turn) Words(text string) error { return t.chunk("agent_message_chunk", text) }
 
+// Thought is a piece of what the agent thinks.
+func (t *Turn) Thought(text string) error { return t.chunk("agent_thought_chunk", text) }
+
 // Asked is what the person asked, where a former turn is told again.
 func (t *Turn) Asked(text string) error { return t.chunk("user_message_chunk", text) }
 

@@ -115,3 +115,69 @@ func TestMemory(t *testing.T) {
 		t.Errorf("told %q, offered %q", again, offered)
 	}
 }
+
+// An agent is told whether patches change files of hosts, and whether notes are taken still: it tells its model nothing else.
+func TestAgentIsToldWhatApplies(t *testing.T) {
+	type applies struct {
+		HostFiles   bool `json:"host_files"`
+		RemoteFiles bool `json:"remote_files"`
+		Heard       bool `json:"heard"`
+	}
+	told := make(chan applies, 1)
+	h := taskHouse(t, func(a *agentDouble) int {
+		if _, err := a.read(); err != nil {
+			return 1
+		}
+		a.say(`{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}`)
+		c, err := a.read()
+		if err != nil {
+			return 1
+		}
+		var meta struct{ Carrel applies }
+		b, _ := json.Marshal(c.Params["_meta"])
+		_ = json.Unmarshal(b, &meta)
+		told <- meta.Carrel
+		a.say(`{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s1"}}`)
+		if _, err := a.read(); err != nil {
+			return 1
+		}
+		a.say(`{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn"}}`)
+		return drained(a)
+	})
+	patches := func(runtime.HostPatch) (runtime.HostPatched, error) { return runtime.HostPatched{}, nil }
+	for name, x := range map[string]struct {
+		by     *hostsDouble
+		brings bool
+		want   applies
+	}{
+		"no files":       {&hostsDouble{local: true, remotes: []string{"a"}}, false, applies{}},
+		"files":          {&hostsDouble{local: true, remotes: []string{"a"}, patch: patches}, false, applies{true, true, false}},
+		"the host alone": {&hostsDouble{local: true, patch: patches}, false, applies{true, false, false}},
+		"remote hosts":   {&hostsDouble{remotes: []string{"a"}, patch: patches}, false, applies{false, true, false}},
+		"an older client": {
+			&hostsDouble{local: true, remotes: []string{"a"}, patch: patches, remotely: func() bool { return false }}, false,
+			applies{true, false, false},
+		},
+		"foreign content": {&hostsDouble{local: true}, true, applies{false, false, true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			task, err := h.RunTask(t.Context(), alice, "demo", run("agent"), workspace.TaskSpec{
+				Protocol: "agent", Prompt: "hello", Serve: true, BringsData: x.brings,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			leave, _, err := h.ServeHosts(t.Context(), alice, "demo", task.ID, x.by)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer leave()
+			if got := <-told; got != x.want {
+				t.Errorf("told %+v, and should be %+v", got, x.want)
+			}
+			if _, end := h.follows(task, 0); end.State != workspace.TaskCompleted {
+				t.Errorf("%+v", end)
+			}
+		})
+	}
+}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/redact"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/tasks"
@@ -274,5 +275,174 @@ func TestSeatThatGoesOn(t *testing.T) {
 	}
 	if n := strings.Count(strings.Join(all, "\n"), " refusal "); n != 3 {
 		t.Errorf("%d refusals are kept", n)
+	}
+}
+
+// An agent in the seat proposes a note by a tool, with the rules of carrel's own: one, without secrets, and none once it may have read
+// something. What it reads by tools of its own counts, also when it says so only after the call, and in the turns behind.
+func TestSeatRemembers(t *testing.T) {
+	update := func(a *agentDouble, body string) {
+		a.say(`{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":` + body + `}}`)
+	}
+	type by = tasks.Seat
+	var act func(a *agentDouble, by by)
+	h := seatHouse(t, judged, func(a *agentDouble, _ []string, to tasks.Seat) { act(a, to) })
+	d := &hostsDouble{local: true}
+	propose := func(to by, note, outcome, why string) {
+		t.Helper()
+		told, err := to.Remember(t.Context(), note)
+		if r := replyOf(t, told, err); r.Outcome != outcome || !strings.Contains(r.Why, why) {
+			t.Errorf("%.40q: %+v", note, r)
+		}
+	}
+	// turn runs one and returns what the person is shown of notes.
+	turn := func(after id.Command, brings bool, does func(a *agentDouble, to by)) (id.Command, []string) {
+		t.Helper()
+		act = does
+		task, err := h.RunTask(t.Context(), alice, "demo", run("agent"), workspace.TaskSpec{
+			Protocol: "agent-acp", Prompt: "do it", Serve: true, After: after, BringsData: brings,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		leave, _, err := h.ServeHosts(t.Context(), alice, "demo", task.ID, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer leave()
+		all, end := h.follows(task, 0)
+		if end.State != workspace.TaskCompleted {
+			t.Fatalf("%+v", end)
+		}
+		var offered []string
+		for _, m := range all {
+			if _, text, ok := strings.Cut(m, " remember "); ok {
+				offered = append(offered, text)
+			}
+		}
+		return task.ID, offered
+	}
+	first, offered := turn("", false, func(_ *agentDouble, to by) {
+		propose(to, "a\nb", "invalid", "one line")
+		propose(to, strings.Repeat("x", 501), "invalid", "500")
+		propose(to, " ", "invalid", "empty")
+		propose(to, "the primary is db-1, and "+toldSecret, "done", "may keep it")
+		propose(to, "a second one", "refused", "one note")
+	})
+	if len(offered) != 1 || !strings.HasPrefix(offered[0], `{"text":"the primary is db-1, and [redacted:`) {
+		t.Errorf("offered %q", offered)
+	}
+	note := func(to by) { propose(to, "it is a note", "done", "not if anything is read") }
+	late := func(to by) { propose(to, "it is a note", "refused", "has read anything") }
+	const memo = `{"sessionUpdate":"tool_call","toolCallId":"t1","title":"mcp__carrel__remember","kind":"other"}`
+	for name, x := range map[string]struct {
+		does  func(a *agentDouble, to by)
+		shown int
+	}{
+		"in the next turn": {func(_ *agentDouble, to by) { note(to) }, 1},
+		"a call that it tells of": {func(a *agentDouble, to by) {
+			update(a, memo)
+			note(to)
+			update(a, `{"sessionUpdate":"tool_call_update","toolCallId":"t1","status":"completed"}`)
+		}, 1},
+		"behind a tool": {func(_ *agentDouble, to by) {
+			told, err := to.Read(t.Context(), []byte(callsOf(readOf("host", "/etc/hosts"))))
+			replyOf(t, told, err)
+			late(to)
+		}, 0},
+		"before a plan": {func(_ *agentDouble, to by) {
+			note(to)
+			told, err := to.Plan(t.Context(), []byte(planText(onTarget("host", "uptime"))))
+			replyOf(t, told, err)
+		}, 0},
+		"a tool of its own": {func(a *agentDouble, to by) {
+			note(to)
+			update(a, `{"sessionUpdate":"tool_call","toolCallId":"t2","title":"cat README","kind":"execute"}`)
+		}, 0},
+		"one that looks alike": {func(a *agentDouble, to by) {
+			note(to)
+			update(a, `{"sessionUpdate":"tool_call","toolCallId":"t2","title":"carrel_remember","kind":"execute"}`)
+		}, 0},
+		"one under its name": {func(a *agentDouble, to by) {
+			note(to)
+			update(a, memo)
+			update(a, `{"sessionUpdate":"tool_call_update","toolCallId":"t1","title":"cat README"}`)
+		}, 0},
+		"two": {func(a *agentDouble, to by) {
+			note(to)
+			update(a, memo)
+			update(a, memo)
+		}, 0},
+	} {
+		task, offered := turn(first, false, x.does)
+		if len(offered) != x.shown {
+			t.Errorf("%s: offered %q", name, offered)
+		}
+		// And in the turn behind.
+		_, offered = turn(task, false, func(_ *agentDouble, to by) {
+			if x.shown == 1 {
+				note(to)
+			} else {
+				late(to)
+			}
+		})
+		if len(offered) != x.shown {
+			t.Errorf("behind %s: offered %q", name, offered)
+		}
+	}
+	if _, offered := turn("", true, func(_ *agentDouble, to by) { late(to) }); len(offered) > 0 {
+		t.Errorf("with files: offered %q", offered)
+	}
+}
+
+// What an agent in the seat thinks is told in whole lines without secrets, as what it says, apart from it and up to a bound.
+func TestSeatThinks(t *testing.T) {
+	h := seatHouse(t, judged, func(a *agentDouble, _ []string, _ tasks.Seat) {
+		piece := func(kind, text string) {
+			b, _ := json.Marshal(text)
+			a.say(`{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"` + kind +
+				`","content":{"type":"text","text":` + string(b) + `}}}}`)
+		}
+		half := len(toldSecret) / 2
+		piece("agent_thought_chunk", "The key is "+toldSecret[:half])
+		piece("agent_thought_chunk", toldSecret[half:]+".\nSo")
+		piece("agent_message_chunk", "It is ")
+		piece("agent_thought_chunk", " then")
+		piece("agent_message_chunk", "well.")
+		for range 64 {
+			piece("agent_thought_chunk", strings.Repeat("words ", 512)+"\n")
+		}
+		piece("agent_message_chunk", "Over.")
+	})
+	all, end := h.seatTurn(&hostsDouble{local: true})
+	if end.State != workspace.TaskCompleted {
+		t.Fatalf("%s: %s", end.State, end.Reason)
+	}
+	thoughts, words := "", ""
+	for _, m := range all {
+		var u struct {
+			Update  string                `json:"sessionUpdate"`
+			Content struct{ Text string } `json:"content"`
+		}
+		_, body, _ := strings.Cut(m, " message ")
+		if json.Unmarshal([]byte(body), &u) != nil {
+			continue
+		}
+		switch u.Update {
+		case "agent_thought_chunk":
+			thoughts += u.Content.Text
+		case "agent_message_chunk":
+			words += u.Content.Text
+		}
+	}
+	if strings.Contains(thoughts, toldSecret[:len(toldSecret)/2]) || !strings.HasPrefix(thoughts, "The key is [redacted:") ||
+		!strings.Contains(thoughts, ".\nSo then") {
+		t.Errorf("it thinks %.200q", thoughts)
+	}
+	if words != "It is well.Over." {
+		t.Errorf("it says %q", words)
+	}
+	if n := len(thoughts); n < 60<<10 || n > 65<<10 {
+		t.Errorf("%d bytes of thoughts are told", n)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/runtime"
 )
 
 // A plan that is approved one step at a time has only its first step run by that answer. Each of the others is asked about by
@@ -119,5 +120,100 @@ func TestStepByStepNobodyAnswers(t *testing.T) {
 	}
 	if got := d.all(); !slices.Equal(got, []string{"host: touch a"}) {
 		t.Errorf("ran %q", got)
+	}
+}
+
+// A change to several files that is the first step of such a plan is asked about by itself, so that a person can choose from its files.
+// The answer to the plan makes nothing of it, and what is made, covered, recorded and told is what they choose.
+func TestStepByStepChoosesFiles(t *testing.T) {
+	for name, x := range map[string]struct {
+		files  []string // of the change
+		answer func(*house, approval.View) error
+		made   []string // the files; "all" is the change as it is
+		out    []string
+		next   bool // another step is asked about
+	}{
+		"some": {
+			[]string{"f", "g", "h"},
+			func(h *house, a approval.View) error { return h.choose(a, "h", "f") },
+			[]string{"f", "h"},
+			[]string{"g"},
+			true,
+		},
+		"all": {
+			[]string{"f", "g"},
+			func(h *house, a approval.View) error { return h.answerAt(alice, a, approval.Once, "") },
+			[]string{"all"},
+			nil, true,
+		},
+		"none": {
+			[]string{"f", "g"},
+			func(h *house, a approval.View) error { return h.answerAt(alice, a, approval.Deny, "no") }, nil, nil, false,
+		},
+		"one file": {[]string{"f"}, nil, []string{"all"}, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, told := proposing(t, judged, patchText("host"))
+			var made [][]string
+			d := &hostsDouble{local: true, patch: func(p runtime.HostPatch) (runtime.HostPatched, error) {
+				if p.Digest == "" {
+					return parts(x.files...), nil
+				}
+				if digest := parts(p.Only...).Digest; len(p.Only) > 0 && p.Digest != digest {
+					t.Errorf("made with the digest %s, and not %s", p.Digest, digest)
+				}
+				if len(p.Only) == 0 {
+					p.Only = []string{"all"}
+				}
+				made = append(made, p.Only)
+				return runtime.HostPatched{Digest: p.Digest, ID: "u1"}, nil
+			}}
+			at := len(h.records())
+			whole := h.pendingOf(func() { h.turn(d) })
+			if err := h.answerAt(alice, whole, approval.Steps, ""); err != nil {
+				t.Fatal(err)
+			}
+			if x.answer != nil {
+				first := h.pendingOf(func() {})
+				if len(made) > 0 || first.Steps || !slices.Equal(first.Files, x.files) || first.Subject.Digest == whole.Subject.Digest ||
+					!strings.HasPrefix(first.Argv[0], "1. patch, host: change ") || !slices.Contains(first.Argv, "-a") {
+					t.Errorf("made %q; asked %q, with %q", made, first.Argv, first.Files)
+				}
+				if err := h.choose(first, "x"); !errdefs.IsInvalidArgument(err) {
+					t.Errorf("a file is chosen that there is not: %v", err)
+				}
+				if err := x.answer(h, first); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if x.next {
+				second := h.pendingOf(func() {})
+				if !strings.HasPrefix(second.Argv[0], "2. verification, host: cat f") || len(second.Files) > 0 {
+					t.Errorf("then asked %q", second.Argv)
+				}
+				if err := h.answerAt(alice, second, approval.Once, ""); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r := next(t, told)
+			if want := map[bool]string{true: "done", false: "denied"}[x.next]; r.Outcome != want || !slices.Equal(r.LeftOut, x.out) {
+				t.Errorf("told %+v", r)
+			}
+			if (x.made == nil) != (made == nil) || x.made != nil && (len(made) != 1 || !slices.Equal(made[0], x.made)) {
+				t.Errorf("made %q", made)
+			}
+			var applied []string
+			for _, rec := range h.records()[at:] {
+				if action := string(rec.Action); rec.Type == audit.Intent && strings.Contains(action, "patch.apply") {
+					applied = append(applied, action)
+					if x.answer != nil && strings.HasPrefix(rec.Approval, string(whole.ID)) {
+						t.Errorf("made by the answer to the whole plan: %s", rec.Approval)
+					}
+				}
+			}
+			if len(applied) != len(made) || len(x.out) > 0 && strings.Contains(applied[0], "/home/alice/"+x.out[0]) {
+				t.Errorf("recorded %q", applied)
+			}
+		})
 	}
 }

@@ -28,7 +28,7 @@ func (a *Admitted) Cover() *Cover {
 	c := &Cover{policy: a.x.judgement.Policy, pass: Pass{Text: a.x.pass.Text}, left: map[string]int{}}
 	steps := p.Steps
 	if a.x.pass.First {
-		steps = steps[:p.First()]
+		steps = steps[:p.Passing()]
 	}
 	for _, s := range steps {
 		c.left[s.Digest]++
@@ -36,7 +36,7 @@ func (a *Admitted) Cover() *Cover {
 	return c
 }
 
-// Stepwise reports whether a person lets the steps of the plan through one at a time, and so far the first alone.
+// Stepwise reports whether a person lets the steps of the plan through one at a time, and so far those that Plan.Passing says.
 func (a *Admitted) Stepwise() bool { return a.x.pass.First }
 
 // End takes the rest of it back.

@@ -102,6 +102,15 @@ func (p Plan) First() int {
 	return min(max(p.Steps[0].Together, 1), len(p.Steps))
 }
 
+// Passing is how many of the steps an answer lets pass by which a person approves them one at a time: the first. It is none where that
+// is a change to several files: they are asked about it by itself, so that they can choose from the files.
+func (p Plan) Passing() int {
+	if len(p.Files) > 0 {
+		return 0
+	}
+	return p.First()
+}
+
 // planAsks reports whether a person is asked about a plan.
 func planAsks(op Operation) bool {
 	p, ok := op.(Plan)

@@ -27,6 +27,38 @@ func Elsewhere(ctx context.Context, dir string, not []string, w Wanted, found ma
 	if err != nil {
 		return nil, err
 	}
+	p, err := elsewhere(dir, not, w, found).prepare(ctx, parsed)
+	if err == nil && len(w.Only) > 0 {
+		p, err = p.Only(w.Only...)
+	}
+	return p, err
+}
+
+// MergeElsewhere is Merge for Elsewhere: the change that was computed from what the paths were, made to what they are now, with the paths
+// of the files that changed in between. It is an error if what was is not what a change with the digest of w was computed from, and if
+// nothing has changed since.
+func MergeElsewhere(ctx context.Context, dir string, not []string, w Wanted, was, now map[string]Found) (m *Prepared, paths []string,
+	err error,
+) {
+	planned, err := Elsewhere(ctx, dir, not, w, was)
+	if err != nil {
+		return nil, nil, err
+	}
+	if planned.Digest() != w.Digest {
+		return nil, nil, fmt.Errorf("cannot merge the change: it is not known what its files were: %w", errdefs.ErrFailedPrecondition)
+	}
+	f := elsewhere(dir, not, w, now)
+	if m, err = planned.merge(ctx, f.read, f.free); err != nil {
+		return nil, nil, err
+	}
+	if paths = m.moved(planned); len(paths) == 0 {
+		return nil, nil, fmt.Errorf("cannot merge the change: the contents of its files are what they were: %w", errdefs.ErrFailedPrecondition)
+	}
+	return m, paths, nil
+}
+
+// elsewhere finds files by what another machine says of them.
+func elsewhere(dir string, not []string, w Wanted, found map[string]Found) *finder {
 	f := &finder{modes: w.modes()}
 	f.find = func(name string) (place, error) {
 		abs := Absolute(dir, name)
@@ -57,11 +89,7 @@ func Elsewhere(ctx context.Context, dir string, not []string, w Wanted, found ma
 		}
 		return nil
 	}
-	p, err := f.prepare(ctx, parsed)
-	if err == nil && len(w.Only) > 0 {
-		p, err = p.Only(w.Only...)
-	}
-	return p, err
+	return f
 }
 
 // Absolute is the absolute path of one that a patch names.

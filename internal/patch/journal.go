@@ -183,12 +183,12 @@ func (s *store) has(id, name string) bool {
 
 // load reads a journal or record, nil if there is none.
 func (s *store) load(id, name string) (*journal, error) {
-	f, err := s.root.Open(path.Join(id, name))
+	f, err := s.open(path.Join(id, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("cannot read the journal %s/%s: %w", id, name, err)
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxJournal))
@@ -226,7 +226,7 @@ func (s *store) write(name string, b []byte) error {
 	if err := step("write " + path.Base(name)); err != nil {
 		return err
 	}
-	f, err := s.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := s.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
@@ -251,12 +251,45 @@ func (s *store) rename(id, from, to string) error {
 	return s.sync(id)
 }
 
+// open opens a file to be read. In a workspace its directory is one in which others may write: what is a pipe, on which nobody is to wait,
+// or a link is an error.
+func (s *store) open(name string) (*os.File, error) { return openFile(s.root, name) }
+
+func openFile(root *os.Root, name string) (*os.File, error) {
+	named, err := root.Lstat(name) // a root follows the links inside it
+	if err != nil {
+		return nil, err
+	}
+	no := fmt.Errorf("%s is no regular file; remove it: %w", name, errdefs.ErrFailedPrecondition)
+	if !named.Mode().IsRegular() {
+		return nil, no
+	}
+	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	i, err := f.Stat()
+	if err == nil && (!i.Mode().IsRegular() || !os.SameFile(named, i)) {
+		err = no
+	}
+	if err != nil {
+		_ = f.Close() // it was to be read
+		return nil, err
+	}
+	return f, nil
+}
+
+// openDir opens a directory; what is none is an error at once.
+func (s *store) openDir(name string) (*os.File, error) {
+	return s.root.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+}
+
 // sync waits until the names of a directory are on disk.
 func (s *store) sync(dir string) error {
 	if err := step("sync " + dir); err != nil {
 		return err
 	}
-	d, err := s.root.Open(dir)
+	d, err := s.openDir(dir)
 	if err != nil {
 		return err
 	}
@@ -283,7 +316,7 @@ func (s *store) drop(id string) error {
 			return err
 		}
 	}
-	d, err := s.root.Open(id)
+	d, err := s.openDir(id)
 	if err != nil {
 		return err
 	}

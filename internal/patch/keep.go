@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -14,8 +13,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/strictjson"
 )
@@ -125,15 +122,11 @@ func loadKept(dir, name string) (map[string]content, error) {
 		return nil, err
 	}
 	defer root.Close()
-	// Something else may have put a pipe there, on which nobody is to wait.
-	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	f, err := openFile(root, name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if i, err := f.Stat(); err != nil || !i.Mode().IsRegular() {
-		return nil, errors.Join(errors.New("it is no file"), err)
-	}
 	b, err := io.ReadAll(io.LimitReader(f, 2*keptSize))
 	if err != nil {
 		return nil, err
@@ -178,13 +171,18 @@ func merged(ctx context.Context, dir string, in Roots, p Patch, w Wanted, why er
 	if m, err = planned.Merge(ctx); err != nil {
 		return nil, nil, fmt.Errorf("cannot change the files: one of them has changed since the plan was shown: %w", err)
 	}
-	for i, f := range m.files {
+	if paths = m.moved(planned); len(paths) == 0 { // something else differs, such as its mode
+		return nil, nil, why
+	}
+	return m, paths, nil
+}
+
+// moved are the files that are not what they were when a change was planned, of which p is what was merged.
+func (p *Prepared) moved(planned *Prepared) (paths []string) {
+	for i, f := range p.files {
 		if f.file().Before != planned.files[i].file().Before {
 			paths = append(paths, f.name())
 		}
 	}
-	if len(paths) == 0 { // something else differs, such as its mode
-		return nil, nil, why
-	}
-	return m, paths, nil
+	return paths
 }

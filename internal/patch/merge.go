@@ -22,12 +22,17 @@ const (
 // meanwhile, or whose lines are there more than once now, is an error of kind failed precondition, as is a file to be
 // deleted that changed.
 func (p *Prepared) Merge(ctx context.Context) (*Prepared, error) {
+	return p.merge(ctx, readPlace, free)
+}
+
+// merge is Merge by what reads a file and what is an error where a name is not free.
+func (p *Prepared) merge(ctx context.Context, read func(place) (content, error), free func(place) error) (*Prepared, error) {
 	out, total := &Prepared{}, 0
 	for _, f := range p.files {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		m, err := f.merge(ctx)
+		m, err := f.merge(ctx, read, free)
 		if err != nil {
 			return nil, err
 		}
@@ -40,7 +45,7 @@ func (p *Prepared) Merge(ctx context.Context) (*Prepared, error) {
 }
 
 // merge is Merge for one file.
-func (pl *planned) merge(ctx context.Context) (*planned, error) {
+func (pl *planned) merge(ctx context.Context, read func(place) (content, error), free func(place) error) (*planned, error) {
 	c := &pl.change
 	out := *pl
 	if c.op == Create || c.op == Move {
@@ -52,7 +57,7 @@ func (pl *planned) merge(ctx context.Context) (*planned, error) {
 		return &out, nil
 	}
 	var err error
-	if out.old, err = readPlace(pl.from); err != nil {
+	if out.old, err = read(pl.from); err != nil {
 		return nil, fmt.Errorf("cannot change %q: %w", c.path, err)
 	}
 	conflict := func(why string, args ...any) (*planned, error) {

@@ -50,7 +50,7 @@ func (t *txn) reverse(e *entry, id string) error {
 		undo.Action = create
 	}
 	if e.Backup != "" {
-		f, err := t.s.root.Open(path.Join(id, e.Backup))
+		f, err := t.s.open(path.Join(id, e.Backup))
 		if err != nil {
 			return fmt.Errorf("cannot undo %s: the backup of %q cannot be read: %w", id, e.Name, err)
 		}

@@ -1,61 +1,56 @@
 package plan
 
-import (
-	"fmt"
-	"strings"
-)
+import "strings"
 
-// Grammar returns what an answer of each type looks like, for the prompt of a model. It says less than Schema, in a fifth of its
-// length: of each member its name, what it is, and where it may be left out ("?" behind the name).
-func Grammar() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "STEP is {%s}\n", inWords(stepMembers))
-	for i := range forms {
-		f := &forms[i]
-		fmt.Fprintf(&b, "- %s: {\"type\":%q,%s}", f.doc, f.typ, inWords(f.members))
-		if f.either[0] != "" {
-			fmt.Fprintf(&b, " with exactly one of %s and %s", f.either[0], f.either[1])
-		}
-		b.WriteString("\n")
+// Shape returns the members of an answer of one type, but for the type itself, for the prompt of a model: "" if there is no such type.
+// It is what a model needs to write an answer that Parse takes, in a fraction of the schema's length: the name of each member, "?" where
+// it may be left out, and its kind where that is no text. What may stand in a member Parse says where it refuses one.
+func Shape(t Type) string {
+	if f := formOf(t); f != nil {
+		return shape(f.members)
 	}
-	return b.String()
+	return ""
 }
 
-func inWords(members []member) string {
+// StepShape returns the members of what Shape calls a STEP.
+func StepShape() string { return shape(stepMembers) }
+
+func shape(members []member) string {
 	var all []string
 	for i := range members {
 		m := &members[i]
-		name := str(m.name)
+		name := m.name
 		if m.optional {
 			name += "?"
 		}
-		all = append(all, name+":"+m.inWords())
+		if kind := m.shape(); kind != "" {
+			name += ":" + kind
+		}
+		all = append(all, name)
 	}
-	return strings.Join(all, ",")
+	return "{" + strings.Join(all, ",") + "}"
 }
 
-// inWords is what a member holds.
-func (m *member) inWords() string {
+// shape is the kind of a member in a word or two, "" for text.
+func (m *member) shape() string {
 	switch m.kind {
 	case objects:
-		if &m.of[0] == &stepMembers[0] {
-			return "[STEP…] " + m.doc
+		switch &m.of[0] {
+		case &stepMembers[0]:
+			return "[STEP]"
+		case &callMembers[0]:
+			return "[{target,tool,the tool's parameters}]"
 		}
-		if &m.of[0] == &callMembers[0] {
-			return "[{" + inWords(callMembers[:callOwn]) + ",and the parameters of that tool}…]"
-		}
-		return "[{" + inWords(m.of) + "}…] " + m.doc
+		return "[" + shape(m.of) + "]"
 	case texts:
-		return "[text…] " + m.doc
+		return "[text]"
 	case flag:
-		return "true|false " + m.doc
+		return "bool"
 	case number:
-		return fmt.Sprintf("%d to %d, %s", m.min, m.max, m.doc)
+		return "int"
 	case choice:
 		return strings.Join(m.words, "|")
-	case where:
-		return "one of the targets below"
 	default:
-		return "text, " + m.doc
+		return ""
 	}
 }

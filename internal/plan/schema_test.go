@@ -204,19 +204,35 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// A model is told of every type and every member, at a length that it can be told with each request.
-func TestGrammar(t *testing.T) {
-	text := plan.Grammar()
-	for _, of := range []any{
-		plan.CommandPlan{}, plan.FilePatchPlan{}, plan.DirectAnswer{}, plan.NoChange{}, plan.ContinuePlanning{}, plan.Step{},
+// A model is told of every member of every type with its kind, at a length that it can be told with each request.
+func TestShape(t *testing.T) {
+	size := len(plan.StepShape())
+	for typ, of := range map[plan.Type]any{
+		plan.CommandPlanType: plan.CommandPlan{}, plan.FilePatchPlanType: plan.FilePatchPlan{}, plan.DirectAnswerType: plan.DirectAnswer{},
+		plan.NoChangeType: plan.NoChange{}, plan.ContinueType: plan.ContinuePlanning{}, "": plan.Step{},
 	} {
+		text := plan.Shape(typ)
+		if typ == "" {
+			text = plan.StepShape()
+		}
+		size += len(text)
 		for _, name := range members(reflect.TypeOf(of)) {
-			if !strings.Contains(text, `"`+name+`"`) {
-				t.Errorf("%T: it is not told of %s", of, name)
+			if found, _ := regexp.MatchString(`[{,]`+name+`[?:,}]`, text); !found && name != "type" {
+				t.Errorf("%T: it is not told of %s: %s", of, name, text)
 			}
 		}
 	}
-	if len(text) > 3<<10 || len(text) > len(plan.Schema())/3 {
-		t.Errorf("it takes %d bytes", len(text))
+	if size > 800 {
+		t.Errorf("they take %d bytes", size)
+	}
+	if got := plan.StepShape(); got != "{command,purpose,read_only:bool,target,background?:bool,timeout_seconds?:int}" {
+		t.Errorf("a step is %s", got)
+	}
+	if got := plan.Shape(plan.FilePatchPlanType); !strings.Contains(got, "request_intent:create|update|unknown,") ||
+		!strings.Contains(got, "verification_commands:[STEP],") || !strings.Contains(got, "permission_changes:[{path,mode}]") {
+		t.Errorf("a patch is %s", got)
+	}
+	if plan.Shape("x") != "" {
+		t.Error("there is a shape of x")
 	}
 }

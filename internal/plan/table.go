@@ -70,10 +70,8 @@ var toolKinds = map[tools.Kind]kind{
 // maxValues is how many parameters of a runbook one call gives.
 const maxValues = 16
 
-// callMembers are those of a call. The first callOwn are not parameters of its tool.
+// callMembers are those of a call.
 var callMembers = calls()
-
-const callOwn = 2
 
 // calls are the members of a call: the parameters of all tools are optional, and each tool takes its own.
 func calls() []member {

@@ -37,9 +37,10 @@ func command(verb string, args ...string) []string {
 	return append([]string{"/bin/sh", "-c", script, "carrel-patch", verb}, args...)
 }
 
-// Do computes a change to files of the host, or makes it if it is still exactly the one that was computed. Before, what an
+// Do computes a change to files of the host, or makes it if it is still exactly the one that was computed. A file that changed meanwhile
+// is merged if what was shown of it is all still there, as patch.Do does; seen has what the files were, nil for nothing. Before, what an
 // earlier change left half done there is taken back.
-func Do(ctx context.Context, run Run, w patch.Wanted) (out patch.Done, err error) {
+func Do(ctx context.Context, run Run, seen *Seen, host string, w patch.Wanted) (out patch.Done, err error) {
 	names, err := w.Names()
 	if err != nil {
 		return out, err
@@ -52,20 +53,30 @@ func Do(ctx context.Context, run Run, w patch.Wanted) (out patch.Done, err error
 	if err != nil {
 		return out, err
 	}
-	p, err := patch.Elsewhere(ctx, dir, []string{"/proc", "/sys", "/dev", own}, w, found)
-	if err != nil && w.Digest != "" {
-		err = fmt.Errorf("cannot change the files: one of them has changed since the plan was shown: %w", err)
-	}
-	if err != nil {
+	not := []string{"/proc", "/sys", "/dev", own}
+	p, err := patch.Elsewhere(ctx, dir, not, w, found)
+	if w.Digest == "" {
+		if err != nil {
+			return out, err
+		}
+		if out, err = p.Shown(); err == nil {
+			seen.keep(host, w, found)
+		}
 		return out, err
 	}
-	if w.Digest == "" {
-		return p.Shown()
+	was := seen.take(host, w)
+	if err == nil && p.Digest() != w.Digest {
+		err = fmt.Errorf("propose it anew: %w", errdefs.ErrFailedPrecondition)
 	}
-	if out.Digest = p.Digest(); out.Digest != w.Digest {
-		return out, fmt.Errorf("cannot change the files: one of them has changed since the plan was shown; propose it anew: %w",
-			errdefs.ErrFailedPrecondition)
+	if err != nil && was != nil {
+		if p, out.Merged, err = patch.MergeElsewhere(ctx, dir, not, w, was, found); err == nil {
+			out.Made = p.Digest()
+		}
 	}
+	if err != nil {
+		return out, fmt.Errorf("cannot change the files: one of them has changed since the plan was shown: %w", err)
+	}
+	out.Digest = w.Digest
 	input, err := send(p.Changes())
 	if err != nil {
 		return out, err

@@ -25,6 +25,8 @@ type host struct {
 	home string
 	sh   []string
 	path string
+	// seen is what is kept for merges, nil for nothing.
+	seen *remotepatch.Seen
 }
 
 func shells(t *testing.T) (all [][]string) {
@@ -42,7 +44,7 @@ func shells(t *testing.T) (all [][]string) {
 func newHost(t *testing.T, sh []string) *host {
 	home, err := filepath.EvalSymlinks(t.TempDir())
 	must(t, err)
-	return &host{t, home, sh, os.Getenv("PATH")}
+	return &host{t, home, sh, os.Getenv("PATH"), nil}
 }
 
 func must(t *testing.T, err error) {
@@ -75,6 +77,11 @@ func (h *host) put(name, text string, mode os.FileMode) {
 	must(h.t, os.Chmod(h.at(name), mode))
 }
 
+func (h *host) rm(name string) {
+	h.t.Helper()
+	must(h.t, os.Remove(h.at(name)))
+}
+
 // files are all names in the home but for what is kept, with mode and content.
 func (h *host) files() string {
 	h.t.Helper()
@@ -104,7 +111,8 @@ func (h *host) files() string {
 }
 
 func (h *host) do(text, digest string, only ...string) (patch.Done, error) {
-	return remotepatch.Do(h.t.Context(), h.run, patch.Wanted{Text: text, Digest: digest, Only: only, Modes: map[string]uint32{"run": 0o750}})
+	w := patch.Wanted{Text: text, Digest: digest, Only: only, Modes: map[string]uint32{"run": 0o750}}
+	return remotepatch.Do(h.t.Context(), h.run, h.seen, "a", w)
 }
 
 const everyKind = "--- a/f\n+++ b/f\n@@ -1 +1 @@\n-one\n+ONE\n" +
@@ -279,7 +287,8 @@ func TestChangedMeanwhile(t *testing.T) {
 				}
 				return h.run(ctx, argv, input)
 			}
-			done, err := remotepatch.Do(t.Context(), run, patch.Wanted{Text: text, Digest: shown.Digest, Modes: map[string]uint32{"run": 0o750}})
+			w := patch.Wanted{Text: text, Digest: shown.Digest, Modes: map[string]uint32{"run": 0o750}}
+			done, err := remotepatch.Do(t.Context(), run, nil, "", w)
 			if err == nil || done.ID != "" {
 				t.Errorf("%s: %+v", name, done)
 			}
@@ -384,7 +393,8 @@ func TestKilledAtEveryStep(t *testing.T) {
 					}
 					return h.run(ctx, argv, input)
 				}
-				done, err := remotepatch.Do(t.Context(), run, patch.Wanted{Text: text, Digest: shown.Digest, Modes: map[string]uint32{"run": 0o750}})
+				w := patch.Wanted{Text: text, Digest: shown.Digest, Modes: map[string]uint32{"run": 0o750}}
+				done, err := remotepatch.Do(t.Context(), run, nil, "", w)
 				over = err == nil && !killed(bin, n)
 				all, lerr := remotepatch.Records(t.Context(), h.run)
 				must(t, lerr)
@@ -451,7 +461,7 @@ func TestCut(t *testing.T) {
 			return h.run(ctx, argv, input)
 		}
 		w := patch.Wanted{Text: text, Digest: shown.Digest, Modes: map[string]uint32{"run": 0o750}}
-		if done, err := remotepatch.Do(t.Context(), run, w); err == nil {
+		if done, err := remotepatch.Do(t.Context(), run, nil, "", w); err == nil {
 			t.Fatalf("%d: %+v", cut, done)
 		}
 	}

@@ -46,6 +46,8 @@ type Runbook struct {
 
 	// File is where it was read from.
 	File string `yaml:"-" json:"file,omitempty"`
+	// ours: carrel brings it, and its name says what it is for.
+	ours bool
 }
 
 // Parameter stands in a command as {name}, a word by itself.
@@ -302,16 +304,29 @@ func Builtin() ([]*Runbook, error) {
 		if err != nil {
 			return nil, err
 		}
+		r.ours = true
 		all = append(all, r)
 	}
 	return all, nil
 }
 
-// Titles are names and titles, a line each, as many as may be told.
+// Titles are what a model is told of runbooks, as many as may be told: the names of those that carrel brings, on one line, and name and
+// title of each other, a line each.
 func Titles(all []*Runbook) string {
-	var b strings.Builder
+	var known []string
+	size := 0
 	for _, r := range all {
-		if line := r.Name + ": " + r.Title + "\n"; b.Len()+len(line) <= MaxTitles {
+		if r.ours && size+len(r.Name)+2 <= MaxTitles {
+			known = append(known, r.Name)
+			size += len(r.Name) + 2
+		}
+	}
+	var b strings.Builder
+	if len(known) > 0 {
+		b.WriteString(strings.Join(known, ", ") + "\n")
+	}
+	for _, r := range all {
+		if line := r.Name + ": " + r.Title + "\n"; !r.ours && b.Len()+len(line) <= MaxTitles {
 			b.WriteString(line)
 		}
 	}

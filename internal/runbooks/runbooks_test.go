@@ -46,13 +46,21 @@ func TestBuiltin(t *testing.T) {
 	if !slices.Equal(names, want) {
 		t.Errorf("there are %q", names)
 	}
-	titles := runbooks.Titles(builtin(t))
-	if len(titles) > runbooks.MaxTitles || strings.Count(titles, "\n") != len(want) || !strings.Contains(titles, "disk: A file system") {
-		t.Errorf("%d bytes, %q", len(titles), titles)
+	mine, err := runbooks.Parse("/etc/mine.yaml", []byte(good))
+	if err != nil {
+		t.Fatal(err)
 	}
-	many := slices.Repeat(builtin(t), 20)
-	if titles := runbooks.Titles(many); len(titles) > runbooks.MaxTitles {
-		t.Errorf("the titles have %d bytes", len(titles))
+	known := strings.Join(want, ", ") + "\n"
+	if got := runbooks.Titles(append(builtin(t), mine)); got != known+"mine: A title\n" {
+		t.Errorf("a model is told %q", got)
+	}
+	if got := runbooks.Titles([]*runbooks.Runbook{mine}); got != "mine: A title\n" {
+		t.Errorf("of one alone it is told %q", got)
+	}
+	for _, many := range [][]*runbooks.Runbook{slices.Repeat(builtin(t), 50), slices.Repeat([]*runbooks.Runbook{mine}, 300)} {
+		if n := len(runbooks.Titles(many)); n > runbooks.MaxTitles || n < runbooks.MaxTitles-100 {
+			t.Errorf("the titles have %d bytes", n)
+		}
 	}
 }
 

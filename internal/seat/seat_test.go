@@ -100,11 +100,25 @@ func TestSchemas(t *testing.T) {
 			t.Errorf("%s takes %v", x.Name, s.Properties)
 		}
 	}
-	if want := append(tools.Names(), "propose_plan", "propose_patch", "wait_plan"); !slices.Equal(names, want) {
+	if want := append(tools.Names(), "propose_plan", "propose_patch", "wait_plan", "remember"); !slices.Equal(names, want) {
 		t.Errorf("the tools are %q", names)
 	}
 	if seat.Find("exec") != nil {
 		t.Error("there is exec")
+	}
+}
+
+// A note is one text, and nothing is beside it.
+func TestNote(t *testing.T) {
+	for arguments, want := range map[string]string{
+		`{"note":"db-1 is the primary"}`: "db-1 is the primary", `{"note":""}`: "", `{}`: "-", `{"note":null}`: "-", `{"note":1}`: "-",
+		`{"note":"a","note":"b"}`: "-", `{"note":"a","to":"b"}`: "-", `["a"]`: "-", ``: "-",
+		`{"note":"a"} {"note":"b"}`: "-",
+	} {
+		got, err := seat.Note([]byte(arguments))
+		if (err != nil) != (want == "-") || err == nil && got != want {
+			t.Errorf("%s is %q, %v", arguments, got, err)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/fanout"
 	"github.com/carrel-dev/carrel/internal/fleet"
+	"github.com/carrel-dev/carrel/internal/remotepatch"
 	"github.com/carrel-dev/carrel/internal/runtime"
 )
 
@@ -26,6 +27,8 @@ type Remotes struct {
 	order  fanout.Settings
 	groups []fleet.GroupOrder
 	digest string
+	// seen are what files were when changes to them were computed.
+	seen remotepatch.Seen
 }
 
 // OpenRemotes reads an inventory: see fleet.ParseInventory. It connects to nothing yet.

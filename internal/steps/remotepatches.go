@@ -18,9 +18,11 @@ import (
 // remotePatchTime bounds each of the two requests by which files of a remote host are changed, beside the connection.
 const remotePatchTime = 2 * time.Minute
 
-// Patch computes a change to files on the host that it names, or makes it if it is still exactly the one that was computed.
+// Patch computes a change to files on the host that it names, or makes it if it is still exactly the one that was computed, or merges
+// into what is there now.
 func (r *Remotes) Patch(ctx context.Context, x runtime.HostPatch) (runtime.HostPatched, error) {
-	done, err := remotepatch.Do(ctx, r.shell(x.Remote), patch.Wanted{Text: x.Text, Modes: x.Modes, Only: x.Only, Digest: x.Digest})
+	w := patch.Wanted{Text: x.Text, Modes: x.Modes, Only: x.Only, Digest: x.Digest}
+	done, err := remotepatch.Do(ctx, r.shell(x.Remote), &r.seen, x.Remote, w)
 	return patched(done), err
 }
 

@@ -229,15 +229,9 @@ func (s *Store) Rules(ctx context.Context) ([]Permission, error) {
 
 func grantPermission(ctx context.Context, tx *sql.Tx, p approval.Permission, owner string) error {
 	subject, err := "", error(nil) // no action has the subject of a rule or of a plan's commands
-	if len(p.Steps) > 0 {
-		var n int
-		if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM permissions WHERE requester = ? AND workspace = ? AND thread = ?`,
-			p.Subject.By, p.Subject.Workspace, p.Subject.Thread).Scan(&n); err != nil {
-			return fmt.Errorf("cannot count the permissions of a session: %w", err)
-		}
-		if n >= approval.MaxOfSession {
-			return fmt.Errorf("cannot remember more for this session: it has %d permissions, as many as there may be; answer once, or take some "+
-				"back with \"carrel approvals revoke ID\": %w", n, errdefs.ErrResourceExhausted)
+	if p.Rule == nil {
+		if err := roomForPermission(ctx, tx, p); err != nil {
+			return err
 		}
 	}
 	if p.Rule == nil && len(p.Steps) == 0 {
@@ -253,6 +247,30 @@ func grantPermission(ctx context.Context, tx *sql.Tx, p approval.Permission, own
 	}
 	if err != nil {
 		return fmt.Errorf("cannot keep the permission of approval %s: %w", p.From, err)
+	}
+	return nil
+}
+
+// roomForPermission is an error if as much is remembered as may be, of the thread or session or of whoever asks. None makes room for
+// another one: what a person has allowed stays until they take it back.
+func roomForPermission(ctx context.Context, tx *sql.Tx, p approval.Permission) error {
+	var here, all int
+	if err := tx.QueryRowContext(ctx, `SELECT count(*) FILTER (WHERE workspace = ? AND thread = ?), count(*) FROM permissions
+			WHERE requester = ? AND id NOT LIKE 'al-%'`,
+		p.Subject.Workspace, p.Subject.Thread, p.Subject.By).Scan(&here, &all); err != nil {
+		return fmt.Errorf("cannot count the permissions of a thread: %w", err)
+	}
+	what, most := "thread", approval.MaxOfThread
+	if len(p.Steps) > 0 {
+		what, most = "session", approval.MaxOfSession
+	}
+	switch {
+	case here >= most:
+		return fmt.Errorf("cannot remember more for this %s: it has %d permissions, as many as there may be; answer once, or take some "+
+			"back with \"carrel approvals revoke ID\": %w", what, here, errdefs.ErrResourceExhausted)
+	case all >= approval.MaxOfRequester:
+		return fmt.Errorf("cannot remember more for %s: there are %d permissions, as many as there may be; answer once, or take some back "+
+			"with \"carrel approvals revoke ID\": %w", p.Subject.By, all, errdefs.ErrResourceExhausted)
 	}
 	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
@@ -107,5 +109,70 @@ func TestForgetLongApprovals(t *testing.T) {
 		if got := left(c.now, c.keep); !slices.Equal(got, c.want) {
 			t.Errorf("of %d bytes are left %q, not %q", c.keep, got, c.want)
 		}
+	}
+}
+
+// As many commands are remembered for a thread as may be, and as many answers for whoever asks: one more is refused, and its question
+// stays open for another answer. Others have their own room, and what is revoked makes some.
+func TestRoomForPermissions(t *testing.T) {
+	s, _ := newStore(t)
+	ctx, now := t.Context(), time.Now()
+	root := principal.Principal{Kind: principal.User}
+	n := 0
+	remember := func(by, thread string, kind approval.Kind) (id.Approval, error) {
+		t.Helper()
+		n++
+		a, err := approval.New(approval.Ask{ID: id.NewApproval(), Subject: approval.Subject{
+			Digest: "d", By: by, Policy: "p", Workspace: "crt-0123456789abcdef", Thread: thread, Argv: []string{"echo", fmt.Sprint(n)},
+		}}, now, time.Hour)
+		if err == nil {
+			err = s.Ask(ctx, store.Approval{Approval: a, Owner: by, Shown: []byte(`"x"`)})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.ChangeApproval(ctx, a.ID, func(a approval.Approval) (approval.Approval, error) {
+			return a.Reply(root, true, kind, "", now)
+		})
+		return a.ID, err
+	}
+	fill := func(by, thread string, many int) (last id.Approval) {
+		t.Helper()
+		for i := range many {
+			name, err := remember(by, thread, approval.Thread)
+			if err != nil {
+				t.Fatalf("%s, %s, %d: %v", by, thread, i, err)
+			}
+			last = name
+		}
+		return last
+	}
+	full := func(by, thread, why string) {
+		t.Helper()
+		name, err := remember(by, thread, approval.Thread)
+		if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), why) || !strings.Contains(err.Error(), "approvals revoke") {
+			t.Errorf("%s, %s: %v", by, thread, err)
+		}
+		if a, err := s.Approval(ctx, name); err != nil || a.State != approval.Pending {
+			t.Errorf("its question is %s, %v", a.State, err)
+		}
+		if _, err := remember(by, thread, approval.Once); err != nil {
+			t.Errorf("an answer for once: %v", err)
+		}
+	}
+	last := fill("uid:1", "t0", approval.MaxOfThread)
+	full("uid:1", "t0", "this thread")
+	if err := s.Revoke(ctx, last); err != nil {
+		t.Fatal(err)
+	}
+	fill("uid:1", "t0", 1)
+	full("uid:1", "t0", "this thread")
+	for i := 1; i < approval.MaxOfRequester/approval.MaxOfThread; i++ {
+		fill("uid:1", fmt.Sprint("t", i), approval.MaxOfThread)
+	}
+	full("uid:1", "another", "for uid:1")
+	fill("uid:2", "t0", 1)
+	if list, err := s.Permissions(ctx, "uid:1", "", ""); err != nil || len(list) != approval.MaxOfRequester {
+		t.Errorf("%d are kept, %v", len(list), err)
 	}
 }

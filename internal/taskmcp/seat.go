@@ -35,6 +35,13 @@ func propose(ctx context.Context, to tasks.Seat, t *seat.Tool, arguments []byte)
 	if !utf8.Valid(arguments) {
 		return told, fmt.Errorf("cannot use the arguments of %s: they are no UTF-8: %w", t.Name, errdefs.ErrInvalidArgument)
 	}
+	if t.Kind == seat.Notes {
+		note, err := seat.Note(arguments)
+		if err != nil {
+			return told, err
+		}
+		return to.Remember(ctx, note)
+	}
 	text, err := t.Answer(arguments)
 	if err != nil {
 		return told, err

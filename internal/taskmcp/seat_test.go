@@ -33,6 +33,10 @@ func (s *seatDouble) Read(_ context.Context, text []byte) (tasks.Told, error) {
 	return s.note("read", text)
 }
 
+func (s *seatDouble) Remember(_ context.Context, note string) (tasks.Told, error) {
+	return s.note("note", []byte(note))
+}
+
 func (s *seatDouble) Wait(context.Context) (tasks.Told, error) {
 	return tasks.Told{}, fmt.Errorf("cannot wait: no plan: %w", errdefs.ErrFailedPrecondition)
 }

@@ -34,6 +34,9 @@ type acp struct {
 	session atomic.Pointer[string]
 }
 
+// promptStep is the number of session/prompt.
+const promptStep = 3
+
 // acpVersions are the versions of the protocol that carrel speaks, the newest first.
 var acpVersions = []int{1}
 

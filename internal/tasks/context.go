@@ -13,7 +13,9 @@ const maxTargets = 256
 // situation is what an agent is told beside the prompt: where its steps can run, and what was said before.
 func (c *conversation) situation() seat.Context {
 	var targets, notes []string
+	var hostFiles, remoteFiles bool
 	if h := c.hosts(); h != nil {
+		hostFiles, remoteFiles = h.Local() && h.Patches(), len(h.Remotes()) > 0 && h.RemotePatches()
 		if h.Local() {
 			targets = append(targets, string(operation.Host))
 			for _, line := range c.excess {
@@ -43,7 +45,8 @@ func (c *conversation) situation() seat.Context {
 		notes = append(notes, fmt.Sprintf("There are %d targets more, which can be used by their names.", more))
 	}
 	return seat.Context{
-		Targets: targets, Notes: notes, Runbooks: c.tasks.cfg.Turns.Titles(), Memory: c.tasks.cfg.Redact.Texts(c.begins.Memory),
+		Targets: targets, HostFiles: hostFiles, RemoteFiles: remoteFiles, Heard: c.begins.Foreign, Notes: notes,
+		Runbooks: c.tasks.cfg.Turns.Titles(), Memory: c.tasks.cfg.Redact.Texts(c.begins.Memory),
 		History: c.tasks.history(ctx, c.task.Workspace, c.after),
 	}
 }

@@ -68,6 +68,8 @@ type recalled struct {
 	over   bool
 	goals  []string
 	steps  []turns.StepResult
+	// read: its program used tools of its own.
+	read bool
 	// skipped are steps that were not begun, a line each.
 	skipped strings.Builder
 	// open is the plan that was cut off, of which nothing is known.
@@ -83,6 +85,7 @@ func (t *Tasks) recall(ctx context.Context, on id.Workspace, task id.Command) *r
 	var r recalled
 	var answer strings.Builder
 	var last openPlan
+	var own ownTools
 	for after := int64(0); ; {
 		all, err := t.cfg.Store.Messages(ctx, task, after, atOnce)
 		if err != nil {
@@ -132,7 +135,10 @@ func (t *Tasks) recall(ctx context.Context, on id.Workspace, task id.Command) *r
 					fmt.Fprintf(&r.skipped, "- the person left these files of the change out, and they are as they were: %s\n",
 						strings.Join(p.LeftOut, ", "))
 				}
+			case "permission":
+				r.read = true
 			case "message":
+				own.take(m.Body)
 				answer.WriteString(chunkOf(m.Body))
 			}
 		}
@@ -143,7 +149,7 @@ func (t *Tasks) recall(ctx context.Context, on id.Workspace, task id.Command) *r
 	if kept.State != workspace.TaskCompleted {
 		r.open = last.text()
 	}
-	r.answer, r.over = answer.String(), kept.State != workspace.TaskRunning
+	r.answer, r.over, r.read = answer.String(), kept.State != workspace.TaskRunning, r.read || own.used
 	return &r
 }
 
@@ -244,15 +250,24 @@ func endOf(r turns.StepResult) string {
 	return r.Error
 }
 
-// chunkOf is the text of an update of a session, "" if it is another update.
-func chunkOf(body json.RawMessage) string {
+// chunkOf is the text of an update of a session that is a piece of the answer, "" if it is another update.
+func chunkOf(body json.RawMessage) string { return pieceOf(body, answerPiece) }
+
+// Updates that are pieces of texts.
+const (
+	answerPiece  = "agent_message_chunk"
+	thoughtPiece = "agent_thought_chunk"
+)
+
+// pieceOf is the text of an update of a kind, "" if it is another one.
+func pieceOf(body json.RawMessage, kind string) string {
 	var u struct {
 		Update  string `json:"sessionUpdate"`
 		Content struct {
 			Text string `json:"text"`
 		} `json:"content"`
 	}
-	if json.Unmarshal(body, &u) != nil || u.Update != "agent_message_chunk" {
+	if json.Unmarshal(body, &u) != nil || u.Update != kind {
 		return ""
 	}
 	return u.Content.Text

@@ -37,13 +37,24 @@ func (t *Tasks) beginning(ctx context.Context, task workspace.Task, after id.Com
 		return beginning{Foreign: true, Session: task.ID}
 	}
 	return beginning{
-		Memory: r.begins.Memory, Foreign: given.Foreign || r.begins.Foreign || !r.over || len(r.goals)+len(r.steps) > 0,
+		Memory: r.begins.Memory, Foreign: given.Foreign || r.begins.Foreign || !r.over || r.read || len(r.goals)+len(r.steps) > 0,
 		Session: cmp.Or(r.begins.Session, task.ID),
 	}
 }
 
-// remember takes a note that the agent proposes. It is shown to the person, who alone can keep it. In a session that has foreign
-// content none is shown: it might be that content's. So is the second one of a turn, and what is no note.
+// noted is a note that an agent proposes, as a person may be shown it: without secrets that can be seen. An error is that it is none.
+func (c *conversation) noted(note string) (string, error) {
+	note = c.tasks.cfg.Redact.Text(note)
+	return note, workspace.CheckNote(note)
+}
+
+// offer shows a note to the person, who alone can keep it.
+func (c *conversation) offer(note string) error {
+	return c.note("remember", map[string]string{"text": note})
+}
+
+// remember takes a note that the agent proposes. In a session that has foreign content none is shown: it might be that content's. So is
+// the second one of a turn, and what is no note.
 //
 //	agent → carrel   _carrel/remember   notification with {sessionId, note}
 func (a *agent) remember(m linerpc.Message) error {
@@ -60,10 +71,10 @@ func (a *agent) remember(m linerpc.Message) error {
 	if err := a.ours(p.SessionID); err != nil {
 		return err
 	}
-	note := a.c.tasks.cfg.Redact.Text(p.Note)
-	if a.c.begins.Foreign || a.read || workspace.CheckNote(note) != nil {
+	note, err := a.c.noted(p.Note)
+	if a.c.begins.Foreign || a.read || err != nil {
 		return nil
 	}
 	a.read = true // one is enough
-	return a.c.note("remember", map[string]string{"text": note})
+	return a.c.offer(note)
 }

@@ -19,6 +19,8 @@ type Seat interface {
 	Read(ctx context.Context, text []byte) (Told, error)
 	// Plan has a plan carried out. failed_precondition: another one is. What takes long has the outcome Waiting.
 	Plan(ctx context.Context, text []byte) (Told, error)
+	// Remember takes a note, which is shown to the person when the turn ends, unless something was read in its session by then.
+	Remember(ctx context.Context, note string) (Told, error)
 	// Wait waits for the plan that was proposed last, as Plan does. failed_precondition: none was.
 	Wait(ctx context.Context) (Told, error)
 }
@@ -49,6 +51,9 @@ type proposals struct {
 	over bool
 	idle int
 	last *proposed // the plan that was proposed last
+	// read: others wrote some of what the program was told in this turn. memo is the note that it proposes, "" for none.
+	read bool
+	memo string
 }
 
 // proposed is a plan that was proposed. told and err are there once done is closed.
@@ -100,6 +105,7 @@ func (p *proposals) enter(plan *proposed) (c *conversation, err error) {
 	if plan != nil {
 		p.last = plan
 	}
+	p.read = true // of a note, Remember sees to itself
 	p.all.Add(1)
 	return p.c, nil
 }

@@ -12,7 +12,10 @@ import (
 // the prompt what carrel's own is told beside it, and proposes by the tools that session/new names: see proposals.
 type inSeat struct {
 	acp
-	words lines
+	words, thoughts lines
+	own             ownTools
+	// thought is how much of its thoughts was told, in bytes.
+	thought int
 }
 
 func newSeat(c *conversation) *inSeat {
@@ -28,39 +31,74 @@ func (s *inSeat) begin(prompt string) error {
 }
 
 func (s *inSeat) take(m linerpc.Message) error {
-	if m.Response() { // the turn may be over
+	switch {
+	case m.Response(): // the turn may be over
 		if err := s.rest(); err != nil {
 			return err
 		}
+		if s.step.Load() == promptStep && m.Error == nil {
+			if note := s.c.seat.note(); note != "" {
+				if err := s.c.offer(note); err != nil {
+					return err
+				}
+			}
+		}
+	case m.Method == "session/request_permission": // it is for a tool of the program's own
+		s.c.seat.reads()
 	}
 	return s.acp.take(m)
 }
 
-// update takes an update of the session. The words of an answer come in pieces of any length.
+// update takes an update of the session. The words of an answer, and of thoughts, come in pieces of any length.
 func (s *inSeat) update(u json.RawMessage) error {
-	text := chunkOf(u)
-	if text == "" {
-		if err := s.rest(); err != nil {
+	if s.own.take(u); s.own.used {
+		s.c.seat.reads()
+	}
+	if text := chunkOf(u); text != "" {
+		if err := s.think(s.thoughts.rest()); err != nil {
 			return err
 		}
-		return s.c.message("message", u)
+		return s.tell(answerPiece, s.words.add(text))
 	}
-	return s.tell(s.words.add(text))
+	if text := pieceOf(u, thoughtPiece); text != "" {
+		if err := s.tell(answerPiece, s.words.rest()); err != nil {
+			return err
+		}
+		return s.think(s.thoughts.add(text))
+	}
+	if err := s.rest(); err != nil {
+		return err
+	}
+	return s.c.message("message", u)
 }
 
 // rest tells what was said and not told yet.
-func (s *inSeat) rest() error { return s.tell(s.words.rest()) }
+func (s *inSeat) rest() error {
+	if err := s.think(s.thoughts.rest()); err != nil {
+		return err
+	}
+	return s.tell(answerPiece, s.words.rest())
+}
 
-func (s *inSeat) tell(text string) error {
+// think tells a thought. What is beyond the bound is left out, so that thoughts leave room for what is done.
+func (s *inSeat) think(text string) error {
+	left := maxThought - s.thought
+	if s.thought += len(text); left <= 0 {
+		return nil
+	}
+	return s.tell(thoughtPiece, cut(text, left))
+}
+
+func (s *inSeat) tell(kind, text string) error {
 	if text == "" {
 		return nil
 	}
-	return s.c.message("message", map[string]any{
-		"sessionUpdate": "agent_message_chunk", "content": map[string]string{"type": "text", "text": text},
-	})
+	return s.c.message("message", map[string]any{"sessionUpdate": kind, "content": map[string]string{"type": "text", "text": text}})
 }
 
 const (
+	// maxThought bounds the thoughts of a turn that are told, in bytes.
+	maxThought = 64 << 10
 	// maxHeld bounds what is held back of an answer, in bytes.
 	maxHeld = 64 << 10
 	// secretBlock is how a text begins that goes over several lines and may be secret as a whole.

@@ -111,7 +111,7 @@ var (
 // table are all tools.
 var table = []Tool{
 	{
-		Name: "read_file", Doc: "lines of a text file, within its first MiB",
+		Name: "read_file", Doc: "lines of a text file's first MiB",
 		Params: []Param{
 			{Name: "path", Kind: Path, Required: true, Doc: "an absolute path"},
 			{Name: "first_line", Kind: Number, Max: 1_000_000, Default: "1", Doc: "from which line on, counted from 1"},
@@ -123,12 +123,12 @@ var table = []Tool{
 		},
 	},
 	{
-		Name: "list_dir", Doc: "the entries of a directory, at most 500",
+		Name: "list_dir", Doc: "the entries of a directory",
 		Params: []Param{{Name: "path", Kind: Path, Required: true}},
 		script: always(listDir), args: func(c *Call) []string { return []string{c.Path} },
 	},
 	{
-		Name: "search_files", Doc: "lines of the files below a directory, on its file system, of at most 1 MiB each", Searches: true,
+		Name: "search_files", Doc: "grep -E in the files below a directory", Searches: true,
 		Params: []Param{
 			{Name: "path", Kind: Path, Required: true},
 			{Name: "pattern", Kind: Pattern, Required: true, Doc: "an extended regular expression"},
@@ -137,7 +137,7 @@ var table = []Tool{
 		script: always(searchFiles), args: func(c *Call) []string { return []string{c.Path, pattern(c.Pattern), pattern(cmp.Or(c.Name, "*"))} },
 	},
 	{
-		Name: "search_logs", Doc: "the last matching lines of a log file's last MiB, or of the journal",
+		Name: "search_logs", Doc: "grep -E at the end of a log file, or in the journal",
 		not:    [][2]string{{"path", "unit"}, {"path", "since"}},
 		Params: []Param{{Name: "pattern", Kind: Pattern, Required: true}, sinceParam, {Name: "path", Kind: Path}, unitParam},
 		script: func(c *Call) string {
@@ -160,9 +160,9 @@ var table = []Tool{
 			}
 		},
 	},
-	{Name: "get_system_info", Doc: "kernel, release, uptime, memory, file systems and user", script: always(systemInfo), args: nothing},
+	{Name: "get_system_info", Doc: "kernel, release, uptime, memory, disks, user", script: always(systemInfo), args: nothing},
 	{
-		Name: "journal", Doc: "the last lines of the journal, or of the system's log where there is no systemd",
+		Name: "journal", Doc: "its last lines, or those of the system's log",
 		Params: []Param{
 			unitParam, sinceParam,
 			{Name: "lines", Kind: Number, Max: 2000, Default: "200"},
@@ -186,15 +186,15 @@ var table = []Tool{
 		},
 	},
 	{
-		Name: "processes", Doc: "the first 100 processes in an order",
+		Name: "processes", Doc: "the first 100",
 		Params: []Param{{Name: "sort", Kind: Choice, Words: []string{"cpu", "memory", "age", "pid"}, Default: "cpu", Doc: "the order"}},
 		script: always(processList), args: func(c *Call) []string { return []string{sorts[cmp.Or(c.Sort, "cpu")]} },
 	},
-	{Name: "sockets", Doc: "listening ports and, where this user may see them, their processes", script: always(socketList), args: nothing},
+	{Name: "sockets", Doc: "listening ports with their processes", script: always(socketList), args: nothing},
 	{
 		Name: "services", Doc: "services in a state, or the status of one", not: [][2]string{{"state", "unit"}},
 		Params: []Param{
-			{Name: "state", Kind: Choice, Words: []string{"failed", "running", "all"}, Default: "all", Doc: "which services"},
+			{Name: "state", Kind: Choice, Words: []string{"all", "failed", "running"}, Default: "all", Doc: "which services"},
 			unitParam,
 		},
 		script: func(c *Call) string {
@@ -206,12 +206,12 @@ var table = []Tool{
 		args: func(c *Call) []string { return []string{cmp.Or(c.Unit, states[cmp.Or(c.State, "all")])} },
 	},
 	{
-		Name: "packages", Doc: "installed packages with their versions, at most 500; dpkg's first two letters are wish and state (hi: held)",
+		Name: "packages", Doc: "installed ones with versions, as dpkg -l (hi: held)",
 		Params: []Param{{Name: "name", Kind: Package, Default: "*"}},
 		script: always(packageList), args: func(c *Call) []string { return []string{cmp.Or(c.Name, "*")} },
 	},
 	{
-		Name: "runbook", Doc: "the text of a runbook, which is advice; its commands are proposed as any others", Written: true,
+		Name: "runbook", Doc: "its text; propose its commands as any others", Written: true,
 		Params: []Param{
 			{Name: "name", Kind: Book, Required: true}, {Name: "parameters", Kind: Values, Doc: "parameters of a runbook, each as NAME=VALUE"},
 		},

@@ -312,7 +312,10 @@ func paramNames() []string {
 	return all
 }
 
-// Usage is how a tool is called, in one line.
+// maxUsed is how many words of a choice are listed where its tool's use is told: the default and the error tell the form of longer lists.
+const maxUsed = 4
+
+// Usage is how a tool is called, in one line. What stands behind "=" holds where the parameter is left out.
 func (t *Tool) Usage() string {
 	var params []string
 	for i := range t.Params {
@@ -321,19 +324,19 @@ func (t *Tool) Usage() string {
 		if !p.Required {
 			text += "?"
 		}
-		switch p.Kind {
-		case Choice:
+		switch {
+		case p.Kind == Choice && len(p.Words) <= maxUsed: // the default is the first
 			text += "=" + strings.Join(p.Words, "|")
-		case Number:
-			text += fmt.Sprintf(" 1-%d", p.Max)
-		default:
-		}
-		if p.Default != "" {
-			text += " [" + p.Default + "]"
+		case p.Default != "":
+			text += "=" + p.Default
 		}
 		params = append(params, text)
 	}
-	return t.Name + "(" + strings.Join(params, ", ") + "): " + t.Doc
+	usage := t.Name + "(" + strings.Join(params, ",") + ")"
+	if t.Doc != "" {
+		usage += ": " + t.Doc
+	}
+	return usage
 }
 
 // Limits are the limits of all tools, in one line.

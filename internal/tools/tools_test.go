@@ -297,9 +297,21 @@ func TestUsage(t *testing.T) {
 	for _, x := range tools.All() {
 		size += len(x.Usage())
 	}
-	if first := tools.Find("read_file").Usage(); size > 2<<10 || first != "read_file(path, first_line? 1-1000000 [1], lines? 1-2000 [200]): "+
-		"lines of a text file, within its first MiB" {
+	first := tools.Find("read_file").Usage()
+	if size > 900 || first != "read_file(path,first_line?=1,lines?=200): lines of a text file's first MiB" {
 		t.Errorf("%d bytes, %q", size, first)
+	}
+	for name, want := range map[string]string{"processes": "(sort?=cpu|memory|age|pid)", "journal": "priority?=debug)", "sockets": "()"} {
+		if got := tools.Find(name).Usage(); !strings.Contains(got, name+"(") || !strings.Contains(got, want) {
+			t.Errorf("%s is used as %q", name, got)
+		}
+	}
+	for _, x := range tools.All() { // so that the first of the words that are listed holds
+		for _, p := range x.Params {
+			if p.Kind == tools.Choice && len(p.Words) <= 4 && p.Words[0] != p.Default {
+				t.Errorf("%s: %s is %q by default, of %q", x.Name, p.Name, p.Default, p.Words)
+			}
+		}
 	}
 	if l := tools.Limits(); !strings.Contains(l, "3 rounds") || !strings.Contains(l, "5s a call") || !strings.Contains(l, "200 matches") {
 		t.Error(l)

@@ -49,7 +49,7 @@ type carrying struct {
 }
 
 // runAll runs the steps in their order until one fails. The hosts of one step are worked on as the turn's order says. If next
-// is not nil, each step but the first is run by it: it calls the function once a person has let the step through.
+// is not nil, each step is run by it: it calls the function once a person has let the step through.
 func (t *Turns) runAll(ctx context.Context, turn *Turn, steps []step,
 	next func(ctx context.Context, from, to int, run func(context.Context) error) error,
 ) (Reply, error) {
@@ -64,7 +64,7 @@ func (t *Turns) runAll(ctx context.Context, turn *Turn, steps []step,
 			return err
 		}
 		var err error
-		if next != nil && from > 0 {
+		if next != nil {
 			err = next(ctx, from, to, run)
 		} else {
 			err = run(ctx)

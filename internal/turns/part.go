@@ -1,12 +1,14 @@
 package turns
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/runtime"
 )
@@ -81,6 +83,27 @@ func narrowed(op operation.Plan, steps []step, files []string) (operation.Plan, 
 	steps[0], op.Steps[0] = first, first.shown
 	op.Files, op.Part = nil, nil
 	return op, steps, nil
+}
+
+// chosen is what is left of a plan, with its steps, if a person chose some files of its change, and the files that they left out. Else
+// it is the plan.
+func (t *Turns) chosen(ctx context.Context, turn *Turn, a *gate.Admitted, op operation.Plan, steps []step) (
+	operation.Plan, []step, []string, error,
+) {
+	files := a.Files()
+	if len(files) == 0 {
+		return op, steps, nil, nil
+	}
+	out := leftOut(op, files)
+	part, left, err := narrowed(op, steps, files)
+	if err != nil {
+		return op, nil, nil, a.Deny(ctx, err)
+	}
+	digest, err := operation.Same(part, turn.On)
+	if err != nil {
+		return op, nil, nil, err
+	}
+	return part, left, out, turn.Note("part", partNote{op.Number, digest, files, out})
 }
 
 // partNote says which files of a plan's change a person chose.

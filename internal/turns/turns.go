@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -314,19 +315,9 @@ func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, ste
 			return Reply{}, err
 		}
 	}
-	var out []string
-	if chosen := a.Files(); len(chosen) > 0 {
-		out = leftOut(op, chosen)
-		if op, steps, err = narrowed(op, steps, chosen); err != nil {
-			return Reply{}, a.Deny(ctx, err)
-		}
-		digest, err := operation.Same(op, turn.On)
-		if err != nil {
-			return Reply{}, err
-		}
-		if err := turn.Note("part", partNote{op.Number, digest, chosen, out}); err != nil {
-			return Reply{}, err
-		}
+	op, steps, out, err := t.chosen(ctx, turn, a, op, steps)
+	if err != nil {
+		return Reply{}, err
 	}
 	cover := a.Cover()
 	defer cover.End()
@@ -334,7 +325,8 @@ func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, ste
 	err = a.Do(gate.Covered(ctx, cover), func(ctx context.Context, _ permit.Permit) (any, error) {
 		var next func(context.Context, int, int, func(context.Context) error) error
 		if a.Stepwise() {
-			next = t.stepwise(turn, op)
+			steps = slices.Clone(steps) // a part of the first may take its place
+			next = t.stepwise(turn, op, steps, &out)
 		}
 		reply, err = t.runAll(ctx, turn, steps, next)
 		reply.LeftOut = out

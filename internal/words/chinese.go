@@ -119,8 +119,10 @@ var chinese = [count]string{
 	DetailFor:         "目的：",
 	DetailHeld:        "约束：",
 	DetailStderr:      "错误输出：",
+	Thinks:            "思考：",
 	YouOnce:           "您允许了一次",
 	YouSteps:          "您允许了第一步",
+	YouStepsAll:       "每一步都会逐一询问，第一步可以选择文件",
 	YouFiles:          "您允许了一部分",
 	YouThread:         "您允许了它，其中的命令在本会话内有效",
 	YouAlways:         "您始终允许",
@@ -212,7 +214,7 @@ var chinese = [count]string{
 问题全部显示过之后，在空行上作答：
   y  允许一次                n  拒绝，并说明理由
   t  允许，且其中的命令在本会话内可再次执行：字词和目标须完全相同
-  s  只允许第一步，其余各步逐一询问
+  s  只允许第一步，其余各步逐一询问；第一步若改动多个文件，也会询问
   f  逐个查看要改的文件：y 修改，n 保持原样
   e  拒绝，并以该计划的文字为起点写明要做什么
   v  显示全部改动，或只显示标题

@@ -122,8 +122,10 @@ var english = [count]string{
 	DetailFor:         "for: ",
 	DetailHeld:        "held: ",
 	DetailStderr:      "stderr: ",
+	Thinks:            "thinks: ",
 	YouOnce:           "you let it pass, once",
 	YouSteps:          "you let its first step pass",
+	YouStepsAll:       "you are asked about each of its steps, and of the first about its files",
 	YouFiles:          "you let a part of it pass",
 	YouThread:         "you let it pass, and its commands for this session",
 	YouAlways:         "you let it pass, always",
@@ -215,7 +217,8 @@ var english = [count]string{
 A question is answered at an empty line, once all of it was on the screen:
   y  let it pass once        n  deny it, with a reason
   t  let it pass, and its commands again in this session: word for word, same target
-  s  let its first step pass, and ask about each of the others by itself
+  s  let its first step pass, and ask about each of the others by itself;
+     about the first too, if it changes several files
   f  go through the files of a change: y has one changed, n leaves it as it is
   e  deny it and say what to do instead, beginning with the plan's text
   v  show the change whole, or its heads alone

@@ -126,8 +126,10 @@ const (
 	DetailFor
 	DetailHeld
 	DetailStderr
+	Thinks
 	YouOnce
 	YouSteps
+	YouStepsAll
 	YouFiles
 	YouThread
 	YouAlways

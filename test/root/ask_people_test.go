@@ -136,6 +136,9 @@ func TestAskInChinese(t *testing.T) {
 		mark := m.mark(t)
 		term := ptytest.Start(t, ask("ask", "--model", "house", "--on", "none", "push"), 50, 120, false)
 		term.Expect(question)
+		if zh := strings.Contains(term.Screen(), "助手提出的命令中至少有一条须由用户批准"); zh != strings.Contains(question, "允许") {
+			t.Errorf("the reason is in Chinese: %v: %q", zh, term.Screen())
+		}
 		term.Type("y\n")
 		term.Expect(done)
 		term.Wait()

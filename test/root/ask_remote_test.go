@@ -311,6 +311,15 @@ func TestAskForAPatchOfARemoteHost(t *testing.T) {
 	// One of the files alone.
 	ask(plan, nothing, "f\ny\nn\n", "left as they are: b.conf")
 	is(change, was)
+	// A line more behind what was shown, before the answer: the change is merged into it, as on this machine.
+	reset()
+	mark = m.mark(t)
+	told := ask(plan, func() { o.write(t, "b.conf", []byte(was+"last = z\n")) }, "y\n", "b.conf")
+	is(change, change+"last = z\n")
+	if !strings.Contains(told[1], `\"merged\":[\"b.conf\"]`) {
+		t.Errorf("the model was told %q", told[1])
+	}
+	m.recorded(t, mark, `"type":"outcome"`, `"merged":["b.conf"]`, `"made":"sha256:`)
 	// Another content, or something else, before the answer.
 	other := strings.Replace(was, "a\n", "b\n", 1)
 	reset()

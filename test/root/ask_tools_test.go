@@ -134,7 +134,7 @@ func TestAskReadsARunbook(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	said := s.said()
-	if !strings.Contains(said[0], "disk: A file system that is full") || strings.Contains(said[0], "du -xh") {
+	if !strings.Contains(said[0], "container, disk, load, ") || strings.Contains(said[0], "du -xh") {
 		t.Errorf("the model is asked %q", said[0])
 	}
 	if !strings.Contains(said[1], "du -xh --max-depth=2 '/srv'") || !strings.Contains(said[1], "This is advice") {

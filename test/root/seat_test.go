@@ -171,7 +171,7 @@ func TestSeat(t *testing.T) {
 			t.Errorf("it has the tool %s", not)
 		}
 	}
-	if len(names) != 14 {
+	if len(names) != 15 {
 		t.Errorf("it has the tools %q", names)
 	}
 	prompt := s.noted("prompt")[0]
@@ -196,6 +196,64 @@ func TestSeat(t *testing.T) {
 	}
 	if got := s.noted("prompt")[0]; !strings.Contains(got, "what does it say?") || !strings.Contains(got, "seen-42") {
 		t.Errorf("it was not told what was said before: %s", got)
+	}
+}
+
+// An agent that others made proposes a note by a tool: the person is shown it, and keeps it. It is told in the next session, and none is
+// taken once the session has read something. What it thinks is a detail.
+func TestSeatRemembers(t *testing.T) {
+	s := newSeated(t)
+	home := t.TempDir() // of the notes
+	openWay(t, home)
+	if err := os.Chown(home, int(s.alice.Uid), int(s.alice.Gid)); err != nil {
+		t.Fatal(err)
+	}
+	s.env = append(s.env, "HOME="+home)
+	thinks := func(text string) map[string]any {
+		return map[string]any{"update": map[string]any{
+			"sessionUpdate": "agent_thought_chunk", "content": map[string]string{"type": "text", "text": text},
+		}}
+	}
+	note := calls("remember", map[string]any{"note": "db-1 is the primary"})
+	s.act(thinks("I wonder\x1b[2J"), note, map[string]any{"say": "noted\n"})
+	r := s.ask("--on", "none", "db-1 is the primary, by the way")
+	if r.code != 0 || r.out != "noted\n" || !strings.Contains(r.err, "db-1 is the primary") || strings.Contains(r.err+r.out, "wonder") {
+		t.Fatalf("%+v", r)
+	}
+	if got := s.noted("remember"); len(got) != 1 || !strings.Contains(got[0], `"outcome":"done"`) {
+		t.Errorf("it was told %q", got)
+	}
+	s.act(calls("read_file", map[string]any{"target": "workspace demo", "path": "/etc/hosts"}), note, map[string]any{"say": "read\n"})
+	if r := s.ask("--on", "none", "look"); r.code != 0 || strings.Contains(r.err, "db-1") {
+		t.Errorf("%+v", r)
+	}
+	if got := s.noted("remember"); len(got) != 1 || !strings.Contains(got[0], `"outcome":"refused"`) {
+		t.Errorf("it was told %q", got)
+	}
+	// In a chat what it thinks is a detail, and /remember keeps what it has proposed.
+	s.act(thinks("I wonder\x1b[2J"), note, map[string]any{"say": "noted\n"})
+	x := ptytest.Start(t, s.command(context.Background(), s.alice, "chat", "--plain", "--llm", "m1", "--agent-command", "./seatagent", "--on",
+		"none"), 50, 160, false)
+	x.Expect("you>")
+	x.Type("/trace\n")
+	x.Expect("details are shown")
+	x.Type("db-1 is the primary\n")
+	x.Expect("thinks: I wonder")
+	x.Expect("noted")
+	if screen := x.Screen(); strings.Contains(screen, "wonder\x1b[2J") {
+		t.Errorf("what it thinks is obeyed: %q", screen)
+	}
+	x.Type("/remember\n/quit\n")
+	x.Wait()
+	if out := s.well("agent", "memory", "ls"); !strings.Contains(out, "db-1 is the primary") {
+		t.Errorf("kept is %q", out)
+	}
+	s.act(map[string]any{"say": "I know\n"})
+	if r := s.ask("--on", "none", "which is the primary?"); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	if got := s.noted("prompt"); len(got) != 1 || !strings.Contains(got[0], "- db-1 is the primary") {
+		t.Errorf("it was told %q", got)
 	}
 }
 

@@ -27,6 +27,8 @@ type act struct {
 	// Say is said, a piece of at most Piece bytes after the other. With %s the answer to the last call stands there.
 	Say   string `json:"say"`
 	Piece int    `json:"piece"`
+	// Update is told as an update of the session.
+	Update json.RawMessage `json:"update"`
 	// End ends the turn, after which the acts go on. Exit ends the program.
 	End  bool `json:"end"`
 	Exit bool `json:"exit"`
@@ -230,6 +232,9 @@ func run(prompt json.RawMessage, s server) {
 		}
 		if a.Say != "" {
 			say(strings.ReplaceAll(a.Say, "%s", last), a.Piece)
+		}
+		if a.Update != nil {
+			send(message{Method: "session/update", Params: raw(map[string]any{"sessionId": "s1", "update": a.Update})})
 		}
 		if a.End {
 			end()

@@ -1,0 +1,9 @@
+package words
+
+import (
+	"maps"
+	"slices"
+)
+
+// Reasons are the reasons that have a Chinese form, in order.
+func Reasons() []string { return slices.Sorted(maps.Keys(reasons)) }
