@@ -38,6 +38,12 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
+	if os.Geteuid() != 0 { // whose processes are told by their ancestor, as the user has others too
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
 	if programs = os.Getenv("CARREL_TEST_BIN"); programs != "" {
 		return m.Run() // a machine without Go
 	}
@@ -233,6 +239,9 @@ func (u *user) processes() []int {
 	var mine []int
 	for _, d := range all {
 		pid, err := strconv.Atoi(d.Name())
+		if err == nil && os.Geteuid() != 0 && !descends(pid) {
+			continue
+		}
 		var st unix.Stat_t
 		if err == nil && unix.Stat("/proc/"+d.Name(), &st) == nil && pid != os.Getpid() {
 			b, err := os.ReadFile("/proc/" + d.Name() + "/status")
@@ -242,6 +251,22 @@ func (u *user) processes() []int {
 		}
 	}
 	return mine
+}
+
+// descends reports whether a process is one that this one has started, or one of theirs.
+func descends(pid int) bool {
+	for pid > 1 && pid != os.Getpid() {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		_, rest, ok := strings.Cut(string(b), "\nPPid:\t")
+		if err != nil || !ok {
+			return false
+		}
+		line, _, _ := strings.Cut(rest, "\n")
+		if pid, err = strconv.Atoi(line); err != nil {
+			return false
+		}
+	}
+	return pid == os.Getpid()
 }
 
 // has reports whether the host has a program.

@@ -22,10 +22,13 @@ func TestMountsOfCarrelsOwn(t *testing.T) {
 	u.env = append(u.env, "XDG_RUNTIME_DIR="+run)
 	u.must("create", "demo")
 	alias := filepath.Join(u.home, "other")
-	if err := unix.Mount(run, alias, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
+	bound := os.Geteuid() == 0 // others mount nothing on the host
+	if bound {
+		if err := unix.Mount(run, alias, "", unix.MS_BIND, ""); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(alias, unix.MNT_DETACH) })
 	}
-	t.Cleanup(func() { _ = unix.Unmount(alias, unix.MNT_DETACH) })
 	for _, c := range []struct{ mount, want string }{
 		{run + ":/mnt/x", "the socket of your carrel"},
 		{run + ":/mnt/x:ro", "the socket of your carrel"},
@@ -40,6 +43,9 @@ func TestMountsOfCarrelsOwn(t *testing.T) {
 		{".local/state/carrel/homes:/mnt/x:ro", "record is kept"},
 		{programs + ":/mnt/x", "the programs of your carrel"},
 	} {
+		if !bound && strings.HasPrefix(c.mount, "other") {
+			continue
+		}
 		c.mount = u.from(c.mount)
 		for _, r := range []result{
 			u.carrel("create", "-v", c.mount, "bad"),
