@@ -29,15 +29,23 @@ func (s *seatTools) Open(_ context.Context, o tasks.Opening) (argv []string, end
 // that and what its tools propose by.
 func seatHouse(t *testing.T, rules string, act func(a *agentDouble, prompt []string, by tasks.Seat)) *house {
 	t.Helper()
+	return seatHouseBefore(t, rules, func(by tasks.Seat) {
+		// It may have begun: then it is an answer.
+		if _, err := by.Read(t.Context(), []byte("{}")); err != nil && !strings.Contains(err.Error(), "has not begun") {
+			t.Errorf("before the turn: %v", err)
+		}
+	}, act)
+}
+
+// seatHouseBefore is seatHouse with something that is done before the agent says anything.
+func seatHouseBefore(
+	t *testing.T, rules string, before func(by tasks.Seat), act func(a *agentDouble, prompt []string, by tasks.Seat),
+) *house {
+	t.Helper()
 	tools := &seatTools{opened: make(chan tasks.Opening, 4)}
 	h := taskHouse(t, func(a *agentDouble) int {
 		o := <-tools.opened
-		if _, err := o.Seat.Read(t.Context(), []byte("{}")); err == nil || !strings.Contains(err.Error(), "has not begun") {
-			// It may have begun: then it is no answer.
-			if err != nil {
-				t.Errorf("before the turn: %v", err)
-			}
-		}
+		before(o.Seat)
 		a.say(`{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentCapabilities":{}}}`)
 		a.say(`{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s1"}}`)
 		var c call
@@ -286,7 +294,7 @@ func TestSeatRemembers(t *testing.T) {
 	}
 	type by = tasks.Seat
 	var act func(a *agentDouble, by by)
-	h := seatHouse(t, judged, func(a *agentDouble, _ []string, to tasks.Seat) { act(a, to) })
+	h := seatHouseBefore(t, judged, func(by) {}, func(a *agentDouble, _ []string, to tasks.Seat) { act(a, to) }) // nothing is read before
 	d := &hostsDouble{local: true}
 	propose := func(to by, note, outcome, why string) {
 		t.Helper()
