@@ -26,7 +26,7 @@ GOLANGCI  := .cache/golangci-lint
 LINT_MOD  := -modfile=tools/lint/go.mod
 TOOL      := go tool -modfile=tools/go.mod
 SUM       := go run ./test/testsum
-# Tests wait more than they work: of whole carrels three packages run at a time, of the others three or four.
+# Tests wait more than they work: of whole carrels two packages run at a time, of the others three or four.
 WHOLE     := $(patsubst %,./%/...,$(wildcard test/script test/root test/crash test/programs))
 # Where goroutines share memory. Daemon and executor run as they are shipped too, the others of these under the
 # race detector alone: the broker runs as it is shipped in the guests, and with whole carrels.
@@ -56,11 +56,11 @@ test: ## run every test that this host can run; as root: all
 	    grep -vxF "$$(go list $(RACE) | grep -vE '/internal/($(TWICE))$$')") \
 	  -- shipped -timeout=5m $(SHIPPED) \
 	  -- race CGO_ENABLED=1 -race -p 3 -shuffle=on -timeout=5m $(subst -run,-skip,$(wordlist 1,2,$(SHIPPED))) $(RACE) \
-	  -- whole -p 3 -parallel=4 -count=1 -timeout=15m $(WHOLE)
+	  -- whole -p 2 -parallel=3 -count=1 -timeout=15m $(WHOLE)
 
 test-root: ## run the tests that bring a whole carrel up, as root
 	@scripts/prerequisites test
-	@$(SUM) whole -p 3 -parallel=4 -count=1 -timeout=15m $(WHOLE)
+	@$(SUM) whole -p 2 -parallel=3 -count=1 -timeout=15m $(WHOLE)
 
 soak: ## kill carrel at random for SOAKTIME (1h) while it works, comparing all after each round; measure growth; as root
 	@scripts/prerequisites test

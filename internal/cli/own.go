@@ -77,7 +77,7 @@ func (a *app) target() (target, error) {
 			return target{host: carrel.DefaultHost, why: "the system's answers"}, nil
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 			why = "there is no system's at " + system
-		case errors.Is(err, unix.EACCES):
+		case errors.Is(err, unix.EACCES) && !unopened(system):
 			why = "the system's at " + system + " is closed to you"
 		default:
 			why = "the system's is at " + system + ", though it does not answer; --rootless uses your own"
@@ -86,6 +86,12 @@ func (a *app) target() (target, error) {
 	}
 	p, err := paths.Find()
 	return target{own: p, why: why}, err
+}
+
+// unopened reports whether a daemon that starts has made its socket and not yet opened it to those who may use it.
+func unopened(socket string) bool {
+	i, err := os.Lstat(socket)
+	return err == nil && i.Mode().Perm() == 0
 }
 
 // client returns the SDK's client of the daemon that the flags name, or of the caller's own,

@@ -17,6 +17,10 @@ import (
 // gets its group before its mode, so that at no time others may connect. given, if it is above 2,
 // is the socket, listening, for a daemon that may not write to its directory.
 func listen(path string, given int, mode fs.FileMode, group string) (l *net.UnixListener, err error) {
+	gid, err := groupID(group) // before: until it is open to others nobody can use the socket
+	if err != nil {
+		return nil, fmt.Errorf("cannot set who may use %s: %w", path, err)
+	}
 	if given > 2 {
 		l, err = adopt(given)
 	} else {
@@ -25,7 +29,7 @@ func listen(path string, given int, mode fs.FileMode, group string) (l *net.Unix
 	if err != nil {
 		return nil, err
 	}
-	if err := openTo(path, mode, group); err != nil {
+	if err := openTo(path, mode, gid); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot set who may use %s: %w", path, err), l.Close())
 	}
 	return l, nil
@@ -90,18 +94,26 @@ func clearStale(path string) error {
 	return nil
 }
 
-func openTo(path string, mode fs.FileMode, group string) error {
-	if group != "" {
-		g, err := user.LookupGroup(group)
-		if err != nil {
-			return err
-		}
-		gid, err := strconv.Atoi(g.Gid)
-		if err != nil {
-			return fmt.Errorf("group %s has no number: %w", group, err)
-		}
+// groupID is the number of a group, -1 for "".
+func groupID(name string) (int, error) {
+	if name == "" {
+		return -1, nil
+	}
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		return -1, err
+	}
+	gid, err := strconv.Atoi(g.Gid)
+	if err != nil {
+		return -1, fmt.Errorf("group %s has no number: %w", name, err)
+	}
+	return gid, nil
+}
+
+func openTo(path string, mode fs.FileMode, gid int) error {
+	if gid >= 0 {
 		if err := os.Lchown(path, -1, gid); err != nil {
-			return fmt.Errorf("%w; the daemon's user must be a member of group %s", err, group)
+			return fmt.Errorf("%w; the daemon's user must be a member of group %d", err, gid)
 		}
 	}
 	// Through a descriptor of the socket's own entry, so that no link is followed.

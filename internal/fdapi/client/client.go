@@ -31,8 +31,19 @@ const maxQueueing = 2 * time.Second
 // Dial connects to the daemon's socket. Its error is that of the system.
 func Dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
-	// The queue of the socket is full. A blocking connect would wait for its turn.
-	for wait := time.Millisecond; errors.Is(err, syscall.EAGAIN) && wait < maxQueueing; wait *= 2 {
+	made := true
+	again := func() bool {
+		switch {
+		case errors.Is(err, syscall.EAGAIN): // the queue of the socket is full, and a blocking connect would wait for its turn
+			return true
+		case errors.Is(err, syscall.EACCES): // the daemon may be opening it to others, or have done so since
+			was := made
+			made = starting(socket)
+			return was || made
+		}
+		return false
+	}
+	for wait := time.Millisecond; again() && wait < maxQueueing; wait *= 2 {
 		select {
 		case <-time.After(wait):
 			conn, err = new(net.Dialer).DialContext(ctx, "unix", socket)
@@ -44,6 +55,12 @@ func Dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 		return nil, err
 	}
 	return conn.(*net.UnixConn), nil
+}
+
+// starting reports whether a daemon has made its socket and not yet opened it to those who may use it.
+func starting(socket string) bool {
+	i, err := os.Lstat(socket)
+	return err == nil && i.Mode().Type() == os.ModeSocket && i.Mode().Perm() == 0
 }
 
 // Conn is one upgraded connection, used for one command.

@@ -1,7 +1,9 @@
 """What an error of a connection means to a person."""
 from __future__ import annotations
 
+import os
 import ssl
+import stat
 
 from ._host import Host
 from .errors import CarrelError, PermissionDenied, Unauthenticated, Unavailable
@@ -15,6 +17,8 @@ def unreachable(host: Host, e: BaseException) -> CarrelError:
         why = 'nothing listens on it, so the daemon has ended; start it with "sudo carrel up"'
     elif isinstance(e, ConnectionRefusedError):
         why = 'nothing listens there; see that the daemon runs and that its "listen" is set'
+    elif isinstance(e, PermissionError) and starting(host.socket):
+        why = "the daemon is starting; try again"
     elif isinstance(e, PermissionError):
         kind, why = PermissionDenied, "this user may not use it; ask an administrator to be added to its group, or use sudo"
     elif isinstance(e, ssl.SSLCertVerificationError):
@@ -28,3 +32,11 @@ def unreachable(host: Host, e: BaseException) -> CarrelError:
     else:
         why = f"{e}; see that the daemon runs, and try again"
     return kind(f"cannot reach carrel at {host}: {why}")
+
+
+def starting(socket: str | None) -> bool:
+    """Whether a daemon has made its socket and not yet opened it to those who may use it."""
+    try:
+        return bool(socket) and stat.S_IMODE(os.lstat(socket or "").st_mode) == 0
+    except OSError:
+        return False

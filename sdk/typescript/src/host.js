@@ -1,6 +1,6 @@
 // Which daemon a client uses, and with which token.
 import { createHash } from 'node:crypto';
-import { closeSync, fstatSync, openSync, readFileSync } from 'node:fs';
+import { closeSync, fstatSync, lstatSync, openSync, readFileSync } from 'node:fs';
 import { connect as connectSocket } from 'node:net';
 import { connect as connectTLS } from 'node:tls';
 import { CarrelError, FailedPrecondition, InvalidArgument, PermissionDenied, Unauthenticated, Unavailable } from './errors.js';
@@ -18,6 +18,15 @@ export const defaultHost = 'unix:///run/carrel/carrel.sock';
 
 /** @param {string} message */
 const invalid = (message) => new InvalidArgument(message, 'invalid_argument');
+
+/** Whether a daemon has made its socket and not yet opened it to those who may use it. @param {string} socket */
+function starting(socket) {
+  try {
+    return (lstatSync(socket).mode & 0o777) === 0;
+  } catch {
+    return false;
+  }
+}
 
 /** A daemon. Its token is no property that is shown. */
 export class Host {
@@ -152,6 +161,9 @@ export class Host {
       return gone('nothing listens on it, so the daemon has ended; start it with "sudo carrel up"');
     }
     if (code === 'ECONNREFUSED') return gone('nothing listens there; see that the daemon runs and that its "listen" is set');
+    if (code === 'EACCES' && this.socket && starting(this.socket)) {
+      return gone('the daemon is starting; try again');
+    }
     if (code === 'EACCES') {
       const why = 'this user may not use it; ask an administrator to be added to its group, or use sudo';
       return new PermissionDenied(at + why, 'permission_denied');
