@@ -14,6 +14,9 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
+// createTries is how often a create is begun that somebody else's use of its ids ends.
+const createTries = 3
+
 // Create makes a workspace, or returns the one there is for the key. A new one is started too if
 // p asks for that, and then comes with its proof. grant is what p.Mounts are asked for with; it is
 // used up only when there is no such workspace yet.
@@ -26,15 +29,21 @@ func (l *Lifecycle) Create(ctx context.Context, p brokerapi.CreateParams, grant 
 			"give --disk, or set limits.disk: %w", p.Name, top, errdefs.ErrInvalidArgument)
 	}
 	err = l.alone(ctx, brokerapi.MethodCreate, p.Name, func(ctx context.Context) error {
-		e, found, err := l.allocate(ctx, p, grant)
-		if err == nil && !found {
-			if p.Start {
-				e.Egress, e.Trust = p.Egress, workspace.Digest(p.Trust)
+		for try := 1; ; try++ {
+			e, found, err := l.allocate(ctx, p, grant)
+			if err == nil && !found {
+				if p.Start {
+					e.Egress, e.Trust = p.Egress, workspace.Digest(p.Trust)
+				}
+				e, res.Report, err = l.build(ctx, e, p)
 			}
-			e, res.Report, err = l.build(ctx, e, p)
+			// With the next ids. A grant of mounts is used up.
+			if errors.Is(err, errTaken) && try < createTries && len(p.Mounts) == 0 {
+				continue
+			}
+			res.Workspace = l.show(e)
+			return err
 		}
-		res.Workspace = l.show(e)
-		return err
 	})
 	return res, err
 }

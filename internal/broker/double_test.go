@@ -24,6 +24,9 @@ import (
 // hostDouble stands for the host: it notes what is done to it and does nothing. fail
 // names steps that fail.
 type hostDouble struct {
+	// taken is how many users are still refused because somebody else has their ids.
+	taken int
+
 	mu      sync.Mutex
 	calls   []string
 	fail    map[string]error
@@ -127,6 +130,10 @@ func (h *hostDouble) AddUser(_ context.Context, name id.Workspace, ids workspace
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.taken > 0 {
+		h.taken--
+		return broker.ErrTaken
+	}
 	h.users[name] = ids
 	return nil
 }

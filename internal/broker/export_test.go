@@ -10,6 +10,9 @@ import (
 
 // What tests from outside need to reach.
 
+// ErrTaken is what an id that somebody else has gives.
+var ErrTaken = errTaken
+
 // MaxRequest bounds a request of the daemon.
 const MaxRequest = maxRequest
 

@@ -29,6 +29,22 @@ func TestFailedCreateLeavesNothing(t *testing.T) {
 	}
 }
 
+// Ids that somebody else takes between the look and the tool are left, and others used: twice, and then it is an error. Nothing is left
+// of what was begun.
+func TestIDsThatSomebodyTakes(t *testing.T) {
+	for taken, fails := range map[int]bool{1: false, 2: false, 3: true} {
+		r := newRig(t, true)
+		r.host.taken = taken
+		_, err := create(t, r.conn, name)
+		if fails != (err != nil) || fails && !strings.Contains(err.Error(), "given to somebody else meanwhile; try again") {
+			t.Errorf("%d: %v", taken, err)
+		}
+		if u, h, _ := r.host.left(); fails && len(u)+len(h) > 0 || !fails && (len(u) != 1 || len(h) != 1) {
+			t.Errorf("%d: left %v %v", taken, u, h)
+		}
+	}
+}
+
 func TestFailedUndoIsTriedAgain(t *testing.T) {
 	r := newRig(t, true)
 	r.host.set("MakeDirs", errPlanted)

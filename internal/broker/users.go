@@ -16,6 +16,10 @@ import (
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
+// errTaken is wrapped by the error of a tool that was told an id which somebody else gave away in that moment, as another carrel of
+// the host may that has the same range.
+var errTaken = fmt.Errorf("its id was given to somebody else meanwhile; try again: %w", errdefs.ErrUnavailable)
+
 // errKilled is wrapped by the error of a tool that somebody else killed. It may have done a part of its
 // work.
 var errKilled = fmt.Errorf("it was killed while it worked: %w", errdefs.ErrUnavailable)
@@ -49,6 +53,9 @@ func (u *users) run(ctx context.Context, name string, args ...string) error {
 			return fmt.Errorf("%s failed: %w", name, errKilled)
 		}
 		locked := strings.Contains(said, "try again later") || strings.Contains(said, "cannot lock")
+		if ctx.Err() == nil && strings.Contains(said, "is not unique") {
+			return fmt.Errorf("%s failed: %w", name, errTaken)
+		}
 		if ctx.Err() == nil && !locked {
 			return fmt.Errorf("%s failed: %s: %w", name, firstOf(said, err.Error()), errdefs.ErrInternal)
 		}
