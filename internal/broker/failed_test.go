@@ -34,7 +34,9 @@ func TestFailedCreateLeavesNothing(t *testing.T) {
 func TestIDsThatSomebodyTakes(t *testing.T) {
 	for taken, fails := range map[int]bool{1: false, 2: false, 3: true} {
 		r := newRig(t, true)
+		r.host.mu.Lock()
 		r.host.taken = taken
+		r.host.mu.Unlock()
 		_, err := create(t, r.conn, name)
 		if fails != (err != nil) || fails && !strings.Contains(err.Error(), "given to somebody else meanwhile; try again") {
 			t.Errorf("%d: %v", taken, err)
