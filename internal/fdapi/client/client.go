@@ -31,15 +31,15 @@ const maxQueueing = 2 * time.Second
 // Dial connects to the daemon's socket. Its error is that of the system.
 func Dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
-	made := true
+	opening := true // it may have been opened since the first try
 	again := func() bool {
 		switch {
 		case errors.Is(err, syscall.EAGAIN): // the queue of the socket is full, and a blocking connect would wait for its turn
 			return true
-		case errors.Is(err, syscall.EACCES): // the daemon may be opening it to others, or have done so since
-			was := made
-			made = starting(socket)
-			return was || made
+		case errors.Is(err, syscall.EACCES): // once more after it was last seen closed to all
+			was := opening
+			opening = starting(socket)
+			return was || opening
 		}
 		return false
 	}
