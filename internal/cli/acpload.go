@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
@@ -37,7 +36,7 @@ func (k *asker) goOnFrom(ctx context.Context, s sessions.Session) error {
 			"--agent %s: %w", s.Workspace, k.ws, s.Workspace, errdefs.ErrFailedPrecondition)
 	}
 	if _, err := k.taskBefore(ctx, s.Task); err != nil {
-		if connect.CodeOf(err) == connect.CodeNotFound {
+		if errdefs.IsNotFound(err) {
 			err = fmt.Errorf("cannot load the session: what was said in it is no longer kept; begin a new one: %w", errdefs.ErrNotFound)
 		}
 		return err
@@ -83,7 +82,7 @@ func (s *editorSession) Replay(ctx context.Context, next func() *editor.Turn) er
 	more := false
 	for id := s.k.after; id != ""; {
 		f, err := s.k.taskBefore(ctx, id)
-		if connect.CodeOf(err) == connect.CodeNotFound || len(all) == maxReplayed {
+		if errdefs.IsNotFound(err) || len(all) == maxReplayed {
 			more = true
 			break
 		}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"connectrpc.com/connect"
+	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
@@ -88,7 +88,7 @@ func (k *asker) checked(ctx context.Context) ([][2]string, error) {
 		for _, used := range u.GetUsage() {
 			rows = append(rows, [2]string{say(words.CheckBudget), leftText(used.GetBudget(), used.GetToday(), used.GetWhole())})
 		}
-	case connect.CodeOf(err) == connect.CodeNotFound:
+	case errdefs.IsNotFound(err):
 		name, err := onlyModel(ctx, k.client)
 		if k.model != "" {
 			name, err = k.model, nil

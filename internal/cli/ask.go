@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
@@ -397,14 +396,14 @@ func (k *asker) begin(ctx context.Context, question string) (*carrelv1.Task, err
 		beside.Go(func() {
 			err := steps.Serve(ctx, stream, k.ws, m.GetTask().GetId(), k.served, func() {})
 			// That the daemon has gone is said by who follows the turn.
-			if c := connect.CodeOf(err); err != nil && ctx.Err() == nil && c != connect.CodeFailedPrecondition && c != connect.CodeUnavailable {
+			if err != nil && ctx.Err() == nil && !errdefs.IsFailedPrecondition(err) && !errdefs.IsUnavailable(err) {
 				_ = say(a.Err, "carrel: %v\n", err)
 			}
 		})
 	}
 	if k.attended {
 		beside.Go(func() {
-			if err := t.answer(ctx); err != nil && ctx.Err() == nil && connect.CodeOf(err) != connect.CodeUnavailable {
+			if err := t.answer(ctx); err != nil && ctx.Err() == nil && !errdefs.IsUnavailable(err) {
 				_ = say(a.Err, "carrel: %v\n", err)
 			}
 		})

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
@@ -32,7 +31,7 @@ func (a *app) agentWorkspace(ctx context.Context, client *carrel.Client, x *askF
 			"(\"carrel model ls\"): %w", x.agent, x.agent, errdefs.ErrFailedPrecondition)
 	case err == nil:
 		return m.GetWorkspace().GetName(), nil
-	case connect.CodeOf(err) != connect.CodeNotFound:
+	case !errdefs.IsNotFound(err):
 		return "", err
 	}
 	name := x.model
@@ -98,7 +97,7 @@ func (a *app) agentProgram(ctx context.Context, client *carrel.Client, ws string
 	inside := agentDir + "/carrel-agent-" + hex.EncodeToString(sum[:8])
 	m, err := askOf(ctx, client, files.StatFile, &carrelv1.StatFileRequest{Workspace: ws, Path: inside})
 	if err != nil || m.GetFile().GetSize() != int64(len(program)) {
-		if err != nil && connect.CodeOf(err) != connect.CodeNotFound {
+		if err != nil && !errdefs.IsNotFound(err) {
 			return nil, err
 		}
 		// It has its name once it is whole and nobody writes it any more: it could not be run before, and another question may

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
@@ -103,7 +102,7 @@ func (t *turnView) decide(ctx context.Context, m *carrelv1.Approval) error {
 	if r.sent != nil {
 		r.sent <- err
 	}
-	if connect.CodeOf(err) == connect.CodeFailedPrecondition { // somebody was faster
+	if errdefs.IsFailedPrecondition(err) { // somebody was faster
 		return nil
 	}
 	return err

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
@@ -325,7 +324,7 @@ func (a *app) started(ctx context.Context, client *carrel.Client, spec *carrel.S
 	}
 	_, err = askOf(ctx, client, approvals.AnswerApproval,
 		&carrelv1.AnswerApprovalRequest{Id: name, Kind: string(r.kind), Reason: r.reason, Terminal: true})
-	if connect.CodeOf(err) == connect.CodeFailedPrecondition { // somebody was faster
+	if errdefs.IsFailedPrecondition(err) { // somebody was faster
 		return a.settled(ctx, name, start)
 	}
 	if err != nil {

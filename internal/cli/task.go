@@ -10,7 +10,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
@@ -315,7 +314,7 @@ func (a *app) receiveTask(ctx context.Context, client *carrel.Client, req *carre
 		if err == nil {
 			return end, nil
 		}
-		if connect.CodeOf(err) != connect.CodeUnavailable || tried >= tries || ctx.Err() != nil {
+		if !errdefs.IsUnavailable(err) || tried >= tries || ctx.Err() != nil {
 			return nil, err
 		}
 		if tried == 1 { // one that is back at once is not worth a word
