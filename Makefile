@@ -56,11 +56,11 @@ test: ## run every test that this host can run; as root: all
 	    grep -vxF "$$(go list $(RACE) | grep -vE '/internal/($(TWICE))$$')") \
 	  -- shipped -timeout=5m $(SHIPPED) \
 	  -- race CGO_ENABLED=1 -race -p 3 -shuffle=on -timeout=5m $(subst -run,-skip,$(wordlist 1,2,$(SHIPPED))) $(RACE) \
-	  -- whole -p 2 -parallel=3 -count=1 -timeout=15m $(WHOLE)
+	  -- whole -p 2 -parallel=3 -count=1 -timeout=20m $(WHOLE)
 
 test-root: ## run the tests that bring a whole carrel up, as root
 	@scripts/prerequisites test
-	@$(SUM) whole -p 2 -parallel=3 -count=1 -timeout=15m $(WHOLE)
+	@$(SUM) whole -p 2 -parallel=3 -count=1 -timeout=20m $(WHOLE)
 
 soak: ## kill carrel at random for SOAKTIME (1h) while it works, comparing all after each round; measure growth; as root
 	@scripts/prerequisites test
