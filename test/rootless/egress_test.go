@@ -135,6 +135,9 @@ func TestEgressReaches(t *testing.T) {
 			t.Errorf("%q is missing in %s\n%s", want, r.out, r.err)
 		}
 	}
+	if want := `carrel: other.test is not allowed: no rule allows any port of it; "carrel run --allow other.test" allows it` + "\n"; !strings.Contains(r.err, want) {
+		t.Errorf("what allows the refused host is not said: %s", r.err)
+	}
 	if n := strings.Count(r.err, "carrel: other.test"); n != 1 {
 		t.Errorf("the refused host is named %d times: %s", n, r.err)
 	}
