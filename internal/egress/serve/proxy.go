@@ -162,8 +162,8 @@ func (h *hop) join(c net.Conn, t netrule.Target) error {
 	switch {
 	case version != "HTTP/1.1" && version != "HTTP/1.0":
 		return fmt.Errorf("the proxy %s does not speak HTTP", h.Address)
-	case code == "407":
-		return fmt.Errorf("the proxy %s wants another login (407); set it in upstream_proxy", h.Address)
+	case code == "407", code == "401": // tinyproxy says 401 of a login that is wrong
+		return fmt.Errorf("the proxy %s wants another login (%s); set it in upstream_proxy", h.Address, code)
 	case len(code) != 3 || code[0] != '2':
 		return fmt.Errorf("the proxy %s refuses it with %.3q", h.Address, code)
 	}

@@ -68,6 +68,12 @@ func TestUpstreamIsPatientForSoLong(t *testing.T) {
 			t.Errorf("%s: %v, %v", what, c, err)
 		}
 	}
+	for _, code := range []string{"401", "407"} {
+		_, err := connect(10*time.Second, func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.0 "+code+" Unauthorized\r\n\r\n") })
+		if err == nil || !strings.Contains(err.Error(), "wants another login ("+code+"); set it in upstream_proxy") {
+			t.Errorf("%s: %v", code, err)
+		}
+	}
 	c, err := connect(10*time.Second, func(c net.Conn) {
 		_, _ = io.WriteString(c, "HTTP/1.0 200 OK\r\n\r\nSSH-2.0-host\r\n")
 	})
