@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -102,7 +102,7 @@ func TestUpstreamInsideTLS(t *testing.T) {
 		_, err = io.Copy(c, c) // until the other side has ended
 		asked <- fmt.Sprint("ended: ", err)
 	}))
-	at.Config.ErrorLog = log.New(io.Discard, "", 0)
+	at.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	at.StartTLS()
 	t.Cleanup(at.Close)
 	trusted := x509.NewCertPool()

@@ -95,8 +95,10 @@ func TestTransparent(t *testing.T) {
 	files := open(t)
 	l := must(net.FileListener(files[netns.Transparent]))(t)
 	defer l.Close()
-	for _, to := range []string{"198.18.0.1:1", "198.18.7.7:443", "198.19.255.255:65535", "198.18.0.53:53", "192.0.2.1:80",
-		"169.254.169.254:80", "8.8.8.8:53", "240.0.0.1:443", "10.0.0.1:22"} {
+	for _, to := range []string{
+		"198.18.0.1:1", "198.18.7.7:443", "198.19.255.255:65535", "198.18.0.53:53", "192.0.2.1:80", "169.254.169.254:80", "8.8.8.8:53",
+		"240.0.0.1:443", "10.0.0.1:22",
+	} {
 		out := must(dial(t, "tcp", to))(t)
 		in := must(l.Accept())(t)
 		if in.LocalAddr().String() != to || in.RemoteAddr().String() != out.LocalAddr().String() {
