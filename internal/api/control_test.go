@@ -40,6 +40,7 @@ func TestControl(t *testing.T) {
 	for _, bad := range []*carrelv1.UpdateRequest{
 		{Workspace: "new", Limits: &carrelv1.Limits{Pids: 1}},
 		{Workspace: "new", Key: "a\nb"},
+		{Workspace: "new", ModelBudget: &carrelv1.ModelBudget{Money: "0.00"}}, // it would be no limit
 		{Workspace: ""},
 	} {
 		if _, err := c.Update(t.Context(), request(bad)); connect.CodeOf(err) != connect.CodeInvalidArgument {

@@ -2,8 +2,10 @@ package api
 
 import (
 	"context"
+	"fmt"
 
 	"connectrpc.com/connect"
+	"github.com/containerd/errdefs"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/api/errcode"
@@ -68,6 +70,10 @@ func modelBudgetFrom(b *carrelv1.ModelBudget) (workspace.ModelBudget, error) {
 		money, err := budget.ParseMoney(b.GetMoney())
 		if err != nil {
 			return out, err
+		}
+		if money == 0 { // it would be no limit at all
+			return out, fmt.Errorf("cannot use a budget of no money: name an amount such as 0.01, or leave money out for no limit: %w",
+				errdefs.ErrInvalidArgument)
 		}
 		out.Money = int64(money)
 	}

@@ -142,8 +142,8 @@ func (a *app) addAskFlags(c *cobra.Command, x *askFlags) {
 	f.BoolVar(&x.resume, "resume", false, "go on from the agent's newest task")
 	f.DurationVar(&x.timeout, "timeout", 0, "end it after this time, as in 20m (default 1h)")
 	f.DurationVar(&x.wait, "wait", 0, "how long a person may take to answer, as in 5m (default 10m at a terminal)")
-	f.Int64Var(&x.requests, "max-requests", 0, "ask the model at most `N` times (default 32)")
-	f.Int64Var(&x.tokens, "max-tokens", 0, "ask the model no further once `N` tokens are used")
+	f.Var((*bound)(&x.requests), "max-requests", "ask the model at most `N` times (default 32)")
+	f.Var((*bound)(&x.tokens), "max-tokens", "ask the model no further once `N` tokens are used")
 }
 
 // check says what is wrong with the flags.

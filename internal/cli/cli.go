@@ -47,6 +47,8 @@ type app struct {
 	lang words.Language
 	// connected is the client that the calls of this run share, once there is one.
 	connected *carrel.Client
+	// stored are the secrets that this command has made of variables.
+	stored []string
 	// using keeps the caller's own carrel from ending while this command runs.
 	using paths.Lock
 	// code is the exit code if the command succeeds.

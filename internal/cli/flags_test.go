@@ -37,6 +37,22 @@ func TestErrorsOfFlags(t *testing.T) {
 		{"exec --timeout 30 demo id", `cannot use --timeout "30": ` + span},
 		{"kill --grace soon demo c-x", `cannot use --grace "soon": ` + span},
 		{"top --interval 1ns", "cannot measure every 1ns: give 100ms or more"},
+		{
+			"create --model anthropic --model-requests 0 demo",
+			`cannot use --model-requests "0": a bound of 0 would allow nothing; give 1 or more, or leave it out for no bound`,
+		},
+		{
+			"update --model-tokens 0 demo",
+			`cannot use --model-tokens "0": a bound of 0 would allow nothing; give 1 or more, or leave it out for no bound`,
+		},
+		{
+			"run --model anthropic --model-requests 00 -- true",
+			`cannot use --model-requests "00": a bound of 0 would allow nothing; give 1 or more, or leave it out for no bound`,
+		},
+		{
+			"ask --max-tokens 1e6 x",
+			`cannot use --max-tokens "1e6": it is not a whole number; give one such as 200, or leave it out for no bound`,
+		},
 		{"logs --tail -1 demo", `cannot use --tail "-1": it is not a number of lines; give 0 or more, as in 20, or all`},
 		{"rm --purge=maybe demo", `cannot use --purge "maybe": give true or false, or the flag alone`},
 		{"ls -o yaml", `cannot use --output "yaml": it is not table, wide or json`},

@@ -109,3 +109,22 @@ func (s *size) Set(text string) error {
 	*s = size(n)
 	return nil
 }
+
+// bound is a flag value: how many there may be. 0 is refused, because it would be taken for no bound at all.
+type bound int64
+
+func (b *bound) String() string { return strconv.FormatInt(int64(*b), 10) }
+
+func (b *bound) Type() string { return "N" }
+
+func (b *bound) Set(text string) error {
+	n, err := strconv.ParseInt(text, 10, 64)
+	switch {
+	case err != nil:
+		return errors.New("it is not a whole number; give one such as 200, or leave it out for no bound")
+	case n == 0:
+		return errors.New("a bound of 0 would allow nothing; give 1 or more, or leave it out for no bound")
+	}
+	*b = bound(n)
+	return nil
+}

@@ -34,8 +34,8 @@ func (a *app) addModels(c *cobra.Command, m *modelFlags) {
 // addBudget adds those that are the budget of a workspace.
 func (m *modelFlags) addBudget(c *cobra.Command) {
 	f := c.Flags()
-	f.Int64Var(&m.requests, "model-requests", 0, "make at most `N` requests to models")
-	f.Int64Var(&m.tokens, "model-tokens", 0, "make no further request to a model once `N` tokens are used")
+	f.Var((*bound)(&m.requests), "model-requests", "make at most `N` requests to models")
+	f.Var((*bound)(&m.tokens), "model-tokens", "make no further request to a model once `N` tokens are used")
 	m.addRest(c)
 }
 

@@ -396,6 +396,7 @@ func (a *app) runRoot(
 		return noDaemon(err)
 	}
 	if err != nil {
+		a.unstore(ctx, err)
 		return x.notHere(err)
 	}
 	name := w.GetName()

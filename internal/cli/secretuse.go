@@ -14,6 +14,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/rootless"
 	"github.com/carrel-dev/carrel/internal/workspace"
+	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
 // secretFlag adds --secret of what the daemon makes or changes.
@@ -161,8 +162,26 @@ func (a *app) storeVariable(ctx context.Context, name string, hosts []string, in
 	if _, err := ask(ctx, a, secrets.SetSecret, want); err != nil {
 		return err
 	}
+	a.stored = append(a.stored, name)
 	_ = say(a.Err, "carrel: the variable %s is kept as a secret of yours; remove it with: carrel secret rm %[1]s\n", name)
 	return nil
+}
+
+// unstore removes what useSecrets has stored, if the daemon has refused what that was for and nobody is to be asked about it: a
+// command that is refused changes nothing.
+func (a *app) unstore(ctx context.Context, err error) {
+	refused := slices.ContainsFunc([]func(error) bool{
+		errdefs.IsInvalidArgument, errdefs.IsFailedPrecondition, errdefs.IsPermissionDenied, errdefs.IsNotFound,
+	}, func(is func(error) bool) bool { return is(err) })
+	if _, asks := carrel.ApprovalOf(err); asks || !refused {
+		return
+	}
+	for _, name := range a.stored {
+		if _, err := ask(context.WithoutCancel(ctx), a, secrets.RemoveSecret, &carrelv1.RemoveSecretRequest{Name: name}); err == nil {
+			_ = say(a.Err, "carrel: the secret %s is not kept after all, because of this:\n", name)
+		}
+	}
+	a.stored = nil
 }
 
 func sameTexts(a, b []string) bool {

@@ -65,6 +65,7 @@ later have the placeholders. --model and --model-rm are for models; --model-requ
 		}
 		names, err := a.useSecretFiles(c.Context(), uses, &files)
 		if err != nil {
+			a.unstore(c.Context(), err)
 			return nil, nil, err
 		}
 		req := &carrelv1.UpdateRequest{
@@ -73,11 +74,13 @@ later have the placeholders. --model and --model-rm are for models; --model-requ
 			SecretFiles: files.files, SecretTemplates: files.texts,
 			Models: use, ModelsRemove: unmodels, ModelBudget: m.budget(),
 		}
-		if err := a.expandReach(c.Context(), req); err != nil {
-			return nil, nil, err
+		err = a.expandReach(c.Context(), req)
+		var res *carrelv1.UpdateResponse
+		if err == nil {
+			res, err = ask(c.Context(), a, workspaces.Update, req)
 		}
-		res, err := ask(c.Context(), a, workspaces.Update, req)
 		if err != nil {
+			a.unstore(c.Context(), err)
 			return nil, nil, err
 		}
 		a.tellStricter(req, res.GetWorkspace())

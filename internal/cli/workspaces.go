@@ -99,6 +99,7 @@ of {{NAME}}.
 		}
 		names, err := a.useSecretFiles(c.Context(), uses, &files)
 		if err != nil {
+			a.unstore(c.Context(), err)
 			return nil, nil, err
 		}
 		client, err := a.client()
@@ -119,6 +120,7 @@ of {{NAME}}.
 			w, created, err = create(c.Context(), client, req, mounts)
 		}
 		if err != nil {
+			a.unstore(c.Context(), err)
 			return nil, nil, err
 		}
 		if !created {

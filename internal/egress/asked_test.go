@@ -269,7 +269,7 @@ func TestAskedAndRulesChange(t *testing.T) {
 	}{
 		{[]string{"example.com"}, 200, "GET / for example.com: "},
 		{[]string{"?example.com", "+example.com:80"}, 200, "GET / for example.com: "},
-		{[]string{"?example.com", "!*.com"}, 403, "egress: example.com:80 is not allowed: the rule *.com denies it\nAsk for example.com:80.\n"},
+		{[]string{"?example.com", "!*.com"}, 403, "egress: example.com:80 is not allowed: the rule *.com denies it\n"},
 		{nil, 403, "egress: example.com:80 is not allowed: no rule names it\nAsk for example.com:80.\n"},
 	} {
 		w, p := startAsking(t, rules(t, "?example.com"), egress.Limits{})

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/egress"
+	"github.com/carrel-dev/carrel/internal/sandbox/netns"
 )
 
 // A name that has a public address when it is judged and the metadata service's a moment later is resolved once,
@@ -98,19 +99,57 @@ func TestStandIns(t *testing.T) {
 			t.Errorf("%s: %d %q %v", scheme, status, body, err)
 		}
 	}
-	for _, to := range []string{"198.18.9.9:80", "127.0.0.1:80", "[::1]:80", "93.184.215.14:80"} {
+	for to, why := range map[string]string{
+		"198.18.9.9:80": "no name has this address", "127.0.0.1:80": "no rule names it", "[::1]:80": "no rule names it",
+		"93.184.215.14:80": "no rule names it", "169.254.169.254:80": "no rule names it", "[::ffff:93.184.215.14]:443": "no rule names it",
+	} {
 		c := w.transparent(netip.MustParseAddrPort(to))
 		text, err := w.exchange(c, "GET / HTTP/1.1\r\nHost: example.com\r\n\r\n")
-		if err != nil || !strings.Contains(text, to+" is not allowed: no name has this address") {
+		to = strings.Replace(to, "[::ffff:93.184.215.14]", "93.184.215.14", 1)
+		if err != nil || !strings.Contains(text, to+" is not allowed: "+why) {
 			t.Errorf("%s: %q, %v", to, text, err)
 		}
-		got := w.refused(egress.WayTransparent, "no name has this address")
+		got := w.refused(egress.WayTransparent, to+" is not allowed: "+why)
 		if got.Target.String() != to {
 			t.Errorf("recorded %+v", got)
 		}
 	}
 	if _, dialled := w.seen(); len(dialled) != 2 {
 		t.Errorf("dialled %v", dialled)
+	}
+}
+
+// A connection to an address is judged as one to a host is: a rule that names it lets it through, and a name beside it is as it
+// is with a proxy.
+func TestAddressOfARule(t *testing.T) {
+	host := web(t, false)
+	w := start(t, rules(t, public+":80", "10.1.0.0/16:80", "!denied.example.com"), nil)
+	for _, to := range []string{public, "10.1.2.3"} {
+		w.leads("of.example.com", to, 80, host.Listener.Addr())
+		text, err := w.exchange(w.transparent(netip.AddrPortFrom(netip.MustParseAddr(to), 80)),
+			"GET /x HTTP/1.1\r\nHost: "+to+"\r\nConnection: close\r\n\r\n")
+		if err != nil || !strings.HasSuffix(text, "GET /x for "+to+": ") {
+			t.Errorf("%s: %q, %v", to, text, err)
+		}
+		got := w.recorded(func(c egress.Connection) bool { return c.Way == egress.WayTransparent && c.Target.Host.String() == to })
+		if got.Refused != "" || got.Address.String() != to+":80" || got.Rule == "" {
+			t.Errorf("recorded %+v", got)
+		}
+	}
+	text, err := w.exchange(w.transparent(netip.MustParseAddrPort(public+":80")), "GET / HTTP/1.1\r\nHost: denied.example.com\r\n\r\n")
+	if err != nil || !strings.Contains(text, "rules name that host") {
+		t.Errorf("a host that is denied: %q, %v", text, err)
+	}
+	for _, to := range []string{public + ":81", publicToo + ":80", "10.2.0.1:80"} {
+		text, err := w.exchange(w.transparent(netip.MustParseAddrPort(to)), "GET / HTTP/1.1\r\nHost: x.example\r\n\r\n")
+		if err != nil || !strings.Contains(text, to+" is not allowed: no rule names it") || !strings.Contains(text, "Ask for "+to+".") {
+			t.Errorf("%s: %q, %v", to, text, err)
+		}
+	}
+	// The proof's own address is reset whatever the rules are, and not recorded.
+	w.server.SetRules(rules(t, "*:*", "240.0.0.1:*"))
+	if text, err := w.exchange(w.transparent(netip.AddrPortFrom(netns.Refused, 443)), "\x00"); text != "" {
+		t.Errorf("%q, %v", text, err)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/egress"
+	"github.com/carrel-dev/carrel/internal/netrule"
 )
 
 // public are addresses that no rule needs to name.
@@ -90,6 +91,53 @@ func TestRefused(t *testing.T) {
 	}
 	w.untouched()
 }
+
+// A refusal names the rule that lifts it, and none if there is none.
+func TestRemedy(t *testing.T) {
+	host := web(t, false)
+	for _, c := range []struct {
+		why, url, address, remedy string
+		rules                     []string
+	}{
+		{"no rule", "http://example.com/", public, "Ask for example.com:80.", nil},
+		{"denied", "http://example.com/", public, "", []string{"example.com", "!*.com"}},
+		{"an address that is not public", "http://example.com/", "10.0.0.7", "Ask for 10.0.0.7:80.", []string{"example.com"}},
+		{"one that carries it", "http://example.com/", "64:ff9b::a00:7", "Ask for 10.0.0.7:80.", []string{"*"}},
+		{"the host's own, known when it is dialled", "http://example.com/", own, "Ask for " + own + ":80.", []string{"example.com"}},
+		{"a literal address that is not public", "http://10.0.0.7/", "", "Ask for 10.0.0.7:80.", []string{"*"}},
+		{"another protocol", "http://example.com/", public, "Ask for 'GET example.com:80/'.", []string{"tls://example.com:80"}},
+		{"a rule about requests that denies", "http://example.com/", public, "", []string{"!GET example.com", "example.com"}},
+	} {
+		w := start(t, rules(t, c.rules...), func(cfg *egress.Config) {
+			dial := cfg.Dial
+			cfg.Dial = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
+				if a.Addr().String() != own {
+					return dial(ctx, a)
+				}
+				r, err := netrule.New(nil, netrule.Options{Own: []netip.Addr{a.Addr()}})
+				if err != nil {
+					return nil, err
+				}
+				return nil, r.Address(target(t, a.String()), a.Addr())
+			}
+		})
+		if c.address != "" {
+			w.leads("example.com", c.address, 80, host.Listener.Addr())
+		}
+		status, body, err := fetch(t, w.client("http", nil), c.url)
+		first, rest, _ := strings.Cut(body, "\n")
+		if err != nil || status != 403 || strings.TrimSpace(rest) != c.remedy {
+			t.Errorf("%s: %d %q, then %q, %v", c.why, status, first, rest, err)
+		}
+		named := c.address == "" || c.address == public || strings.HasPrefix(first, "egress: cannot reach example.com:80 at ")
+		if strings.Contains(first, "permission denied") || !named {
+			t.Errorf("%s: %q", c.why, first)
+		}
+	}
+}
+
+// own stands for an address of the host.
+const own = "9.9.9.9"
 
 // The bytes of a host that speaks first arrive before the client has sent any.
 func TestServerFirst(t *testing.T) {

@@ -15,10 +15,13 @@ import (
 // connection to netns.Probe is greeted, any other is reset, and neither is recorded.
 var Reserved = netip.PrefixFrom(netns.Probe, 24).Masked()
 
-// probe answers a connection to an address of Reserved, and reports whether it is one.
+// probe answers a connection to an address of Reserved, or to netns.Refused, and reports whether it is one.
 func (x *session) probe() bool {
 	local, ok := x.client.LocalAddr().(*net.TCPAddr)
-	if !ok || !Reserved.Contains(local.AddrPort().Addr().Unmap()) {
+	if !ok {
+		return false
+	}
+	if to := local.AddrPort().Addr().Unmap(); !Reserved.Contains(to) && to != netns.Refused {
 		return false
 	}
 	x.s.mu.Lock()

@@ -174,6 +174,11 @@ func (s *Server) dialFirst(ctx context.Context, t netrule.Target, all []netip.Ad
 			break
 		}
 	}
+	if e := (*netrule.NotPublicError)(nil); errors.As(why, &e) { // the host's own, which is known when it is dialled
+		named := *e
+		named.Target = t
+		return nil, netip.AddrPort{}, &named
+	}
 	return nil, netip.AddrPort{}, fmt.Errorf("cannot connect to %s: %w: %w", t, plain(why), errdefs.ErrUnavailable)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/internal/proxy"
+	"github.com/carrel-dev/carrel/internal/sandbox/netns"
 )
 
 // transparent serves a connection whose local address is the one that the program dialled.
@@ -33,21 +34,25 @@ func (s *Server) transparent(ctx context.Context, x *session) {
 	x.farewell(first, proxy.AlertAccessDenied, err)
 }
 
-// dialled connects a session to the host that its local address stands for.
+// dialled connects a session to the host that its local address stands for, or else to that address.
 func (x *session) dialled(ctx context.Context) error {
 	local, ok := x.client.LocalAddr().(*net.TCPAddr)
 	if !ok {
 		return fmt.Errorf("the connection has no address of TCP: %w", errdefs.ErrInvalidArgument)
 	}
-	to := local.AddrPort()
-	h, known := x.s.standsFor(to.Addr())
-	if !known {
-		if t, err := netrule.ParseTarget(netip.AddrPortFrom(to.Addr().Unmap(), to.Port()).String()); err == nil {
-			x.c.Target = t
-		}
+	to := netip.AddrPortFrom(local.AddrPort().Addr().Unmap(), local.AddrPort().Port())
+	if h, known := x.s.standsFor(to.Addr()); known {
+		return x.reach(ctx, netrule.Target{Host: h, Port: to.Port()})
+	}
+	t, err := netrule.ParseTarget(to.String())
+	if err != nil {
+		return unreadable{err}
+	}
+	if netns.Names.Contains(to.Addr()) { // one of an earlier process, or made up
+		x.c.Target = t
 		return refusal{to.String() + " is not allowed: no name has this address", errdefs.ErrPermissionDenied}
 	}
-	return x.reach(ctx, netrule.Target{Host: h, Port: to.Port()})
+	return x.reach(ctx, t)
 }
 
 // standsFor returns the name that an address stands for.

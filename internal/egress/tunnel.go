@@ -196,12 +196,26 @@ func (x *session) farewell(f proxy.First, alert proxy.Alert, why error) {
 
 func (x *session) refusalText(accept string, why error) []byte {
 	status, _ := answer(why)
-	remedy := ""
-	// A rule that allows what is asked about would change nothing, and none is about models.
-	if status == http.StatusForbidden && x.c.Target != (netrule.Target{}) && !errors.As(why, new(unapproved)) && !modelName(x.c.Target.Host) {
-		remedy = x.s.cfg.Remedy(x.c.Target.String())
+	return proxy.Refusal(status, accept, reason(why), x.remedy(status, why))
+}
+
+// remedy returns the sentence that says what allows a refused target, "" if no rule that allows it changes the answer: what
+// is allowed already, denied by a rule, asked about, or a model.
+func (x *session) remedy(status int, why error) string {
+	t := x.c.Target
+	if status != http.StatusForbidden || t == (netrule.Target{}) || errors.As(why, new(unapproved)) || modelName(t.Host) {
+		return ""
 	}
-	return proxy.Refusal(status, accept, reason(why), remedy)
+	if e := (*netrule.NotPublicError)(nil); errors.As(why, &e) {
+		return x.s.cfg.Remedy(e.Rule())
+	}
+	x.s.mu.Lock()
+	rules := x.s.rules
+	x.s.mu.Unlock()
+	if !rules.Judge(t).Unnamed() {
+		return ""
+	}
+	return x.s.cfg.Remedy(t.String())
 }
 
 // say writes the last bytes to a client.

@@ -32,8 +32,8 @@ import (
 
 // Version is the newest version of the messages that this build speaks. A Setup with rules that have a protocol or
 // requests has version 2, so that a carrel-egress that does not know those takes none of them for a rule about a whole
-// host. Any other has version 1.
-const Version = 2
+// host. One with a proxy inside TLS has version 3. Any other has version 1.
+const Version = 3
 
 // The descriptors that carrel-egress inherits: the control socket, then the sockets of package netns in
 // their order.
@@ -76,6 +76,8 @@ type Setup struct {
 type Proxy struct {
 	// Address is HOST:PORT.
 	Address string `json:"address"`
+	// TLS: it is spoken to inside TLS, with its name and the authorities of the host.
+	TLS bool `json:"tls,omitempty"`
 	// Login is USER:PASSWORD, or empty.
 	Login Private `json:"login,omitzero"`
 	// Direct are rules, with Deny, for targets that are reached without it.
@@ -87,8 +89,11 @@ func (s *Setup) SetVersion() {
 	s.Version = 1
 	for i := range s.Rules {
 		if s.Rules[i].Narrow() {
-			s.Version = Version
+			s.Version = 2
 		}
+	}
+	if s.Proxy != nil && s.Proxy.TLS { // another would send the login in the clear
+		s.Version = 3
 	}
 }
 

@@ -24,6 +24,12 @@ func TestVersion(t *testing.T) {
 			t.Errorf("%s is sent as version %d: %v", text, s.Version, s.Check())
 		}
 	}
+	for inTLS, want := range map[bool]int{false: 1, true: 3} {
+		s := egressapi.Setup{Proxy: &egressapi.Proxy{Address: "p.example:1", TLS: inTLS}}
+		if s.SetVersion(); s.Version != want || s.Check() != nil {
+			t.Errorf("a proxy, inside TLS %t: version %d", inTLS, s.Version)
+		}
+	}
 	for _, version := range []int{0, egressapi.Version + 1} {
 		if err := (&egressapi.Setup{Version: version}).Check(); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("version %d: %v", version, err)

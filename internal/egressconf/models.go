@@ -72,19 +72,30 @@ type fileModel struct {
 }
 
 type fileBudget struct {
-	Requests int64  `yaml:"requests"`
-	Tokens   int64  `yaml:"tokens"`
+	Requests *int64 `yaml:"requests"`
+	Tokens   *int64 `yaml:"tokens"`
 	Money    string `yaml:"money"`
 	Per      string `yaml:"per"`
 }
 
 // read returns the limits of a budget; per is the period if it says none.
 func (f fileBudget) read(per budget.Period) (l budget.Limits, err error) {
-	l = budget.Limits{Period: cmp.Or(budget.Period(f.Per), per), Requests: f.Requests, Tokens: f.Tokens}
+	l = budget.Limits{Period: cmp.Or(budget.Period(f.Per), per)}
+	none := false // a limit of 0, which would be no limit at all
+	for _, x := range []struct{ from, to *int64 }{{f.Requests, &l.Requests}, {f.Tokens, &l.Tokens}} {
+		if x.from != nil {
+			*x.to, none = *x.from, none || *x.from == 0
+		}
+	}
 	if f.Money != "" {
 		if l.Money, err = budget.ParseMoney(f.Money); err != nil {
 			return l, fmt.Errorf("budget: %w", err)
 		}
+		none = none || l.Money == 0
+	}
+	if none {
+		return l, fmt.Errorf("budget: a limit of 0 would allow nothing; write 1 or more, or leave it out for no limit: %w",
+			errdefs.ErrInvalidArgument)
 	}
 	return l, l.Check()
 }

@@ -14,6 +14,8 @@ import (
 type Proxy struct {
 	// Address is HOST:PORT.
 	Address string
+	// TLS: it is spoken to inside TLS.
+	TLS bool
 	// Login is USER:PASSWORD, or empty.
 	Login redact.Value
 	// Direct are rules, with Deny, for what is reached without it.
@@ -36,8 +38,8 @@ func parseProxy(text string, direct []string) (*Proxy, error) {
 	switch {
 	case err != nil:
 		return bad("it is not a URL")
-	case u.Scheme != "http":
-		return bad("it is not one of http, in which carrel-egress speaks to proxies")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return bad("it is neither one of http nor of https, in which carrel-egress speaks to proxies")
 	case u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "" || u.Opaque != "":
 		return bad("it has more than a host and a port")
 	}
@@ -45,7 +47,7 @@ func parseProxy(text string, direct []string) (*Proxy, error) {
 	if err != nil {
 		return bad("its host and port cannot be read")
 	}
-	p := &Proxy{Address: t.String()}
+	p := &Proxy{Address: t.String(), TLS: u.Scheme == "https"}
 	if u.User != nil {
 		password, _ := u.User.Password()
 		p.Login = redact.NewValue(u.User.Username() + ":" + password)

@@ -15,8 +15,12 @@ func TestProxyInTheFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := c.Proxy; p.Address != "proxy.example:3128" || p.Login.Reveal() != "me:pass word" || len(p.Direct) != 3 {
+	if p := c.Proxy; p.TLS || p.Address != "proxy.example:3128" || p.Login.Reveal() != "me:pass word" || len(p.Direct) != 3 {
 		t.Errorf("%+v", p)
+	}
+	c, err = egressconf.Parse("f", []byte("upstream_proxy: https://proxy.example:443\n"))
+	if err != nil || !c.Proxy.TLS || c.Proxy.Address != "proxy.example:443" {
+		t.Errorf("%+v, %v", c, err)
 	}
 	for _, text := range []string{"", "allow: [a.example]\n"} {
 		if c, err := egressconf.Parse("f", []byte(text)); err != nil || c.Proxy != nil {
@@ -24,7 +28,7 @@ func TestProxyInTheFile(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{
-		"upstream_proxy: proxy.example:3128", "upstream_proxy: https://me:hidden@proxy.example:3128",
+		"upstream_proxy: proxy.example:3128", "upstream_proxy: socks5://me:hidden@proxy.example:3128",
 		"upstream_proxy: http://me:hidden@proxy.example",
 		"upstream_proxy: http://me:hidden@proxy.example:3128/path", "upstream_proxy: 'http://me:hidden@proxy example:3128'",
 		"upstream_proxy: http://me:hidden@:3128", "upstream_proxy: http://proxy.example:3128\nno_proxy: ['a b']", "no_proxy: [a.example]",

@@ -50,6 +50,9 @@ type Verdict struct {
 	Narrow bool
 }
 
+// Unnamed reports whether it is only because no rule names the target that it is refused: a rule that allows it lifts that.
+func (v Verdict) Unnamed() bool { return v.Action == Deny && v.Rule == "" }
+
 // Reason says in one line why t was decided so, for a person: `example.org:443 is not allowed: no rule
 // names it`.
 func (v Verdict) Reason(t Target) string {

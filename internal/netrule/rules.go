@@ -325,8 +325,7 @@ func (r *Rules) Address(t Target, a netip.Addr) error {
 		return fmt.Errorf("cannot reach %s at %s: the rule %s denies it: %w", t, plain, c.text, errdefs.ErrPermissionDenied)
 	}
 	if no, c := r.refuses(plain, t.Port); c != nil {
-		return fmt.Errorf("cannot reach %s at %s: %s is %s; allow %s if that is meant: %w", t, plain, no, c.what,
-			netip.AddrPortFrom(no, t.Port), errdefs.ErrPermissionDenied)
+		return &NotPublicError{Target: t, Address: plain, Inner: no, what: c.what}
 	}
 	if c := r.carries(plain, t.Port, Ask); c != nil && !ok {
 		if by := r.decides(t); by == nil || by.action == Allow {
@@ -336,6 +335,26 @@ func (r *Rules) Address(t Target, a netip.Addr) error {
 	}
 	return nil
 }
+
+// NotPublicError is the error, of kind permission denied, for an address that only a rule with that address allows.
+type NotPublicError struct {
+	Target  Target
+	Address netip.Addr
+	// Inner is the address that is not public: Address, or the one that it carries.
+	Inner netip.Addr
+	what  string
+}
+
+// Rule is the text of the rule that allows the address.
+func (e *NotPublicError) Rule() string { return netip.AddrPortFrom(e.Inner, e.Target.Port).String() }
+
+func (e *NotPublicError) Error() string {
+	return fmt.Sprintf("cannot reach %s at %s: %s is %s; allow %s if that is meant: %v", e.Target, e.Address, e.Inner, e.what, e.Rule(),
+		errdefs.ErrPermissionDenied)
+}
+
+// Unwrap returns the kind.
+func (e *NotPublicError) Unwrap() error { return errdefs.ErrPermissionDenied }
 
 // Hosts returns the names in rules without Deny that are for one name only, sorted, each once. The caller
 // gives them stable addresses, and may change the slice. Judge may still deny one of them.

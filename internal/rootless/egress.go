@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/config"
+	"github.com/carrel-dev/carrel/internal/egress"
 	"github.com/carrel-dev/carrel/internal/egress/ca"
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
 	"github.com/carrel-dev/carrel/internal/egress/keeper"
@@ -288,8 +289,30 @@ func (w *wayOut) refused(c egressapi.Connection) {
 	}
 	w.mu.Unlock()
 	if tell {
-		w.say(c.Refused)
+		w.say(c.Refused + w.remedy(c))
 	}
+}
+
+// remedy says which rule would allow what was refused, if its reason does not.
+func (w *wayOut) remedy(c egressapi.Connection) string {
+	host, err := netrule.ParseHost(c.Host)
+	if err != nil || c.Requests > 0 || strings.HasSuffix(host.Name(), egress.ModelDomain) {
+		return ""
+	}
+	judge, err := netrule.New(w.of.Rules, netrule.Options{Public: w.of.Public})
+	if err != nil {
+		return ""
+	}
+	t, text := netrule.Target{Host: host, Port: c.Port}, c.Host
+	if c.Port == 0 { // a name that was only asked about
+		t.Port = 443
+	} else {
+		text = t.String()
+	}
+	if !judge.Judge(t).Unnamed() {
+		return ""
+	}
+	return "; " + fmt.Sprintf(w.setup.Remedy, text)
 }
 
 func (w *wayOut) say(text string) {

@@ -88,6 +88,10 @@ func checkEgress(m *selfcheck.Memory) []check {
 		converse(m, "an address without a name", netip.MustParseAddrPort("198.18.0.2:443"), []byte("x"), func(b []byte) (bool, string) {
 			return len(b) == 0, fmt.Sprintf("%d bytes", len(b))
 		}),
+		// No byte of HTTP or TLS, so that no reason is waited for.
+		converse(m, "an address that no rule names", netip.AddrPortFrom(netns.Refused, 443), []byte{0}, func(b []byte) (bool, string) {
+			return len(b) == 0, fmt.Sprintf("%d bytes", len(b))
+		}),
 		try(egress, "a transparent socket", byKernel, unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM|flags, 0).
 			then(unix.SYS_SETSOCKOPT, selfcheck.Last, unix.SOL_IP, unix.IP_TRANSPARENT, m.Bytes([]byte{1, 0, 0, 0}), 4),
 	}
@@ -113,17 +117,35 @@ const own = 63
 // patience bounds each call of a check that waits.
 const patience = 3 // seconds
 
-// converse is a check that connects, sends, and reads what comes back until judge is told.
-func converse(m *selfcheck.Memory, name string, to netip.AddrPort, send []byte, judge func([]byte) (bool, string)) check {
+// datagram is a check that what is sent over UDP stays inside, where nothing takes it.
+func datagram(m *selfcheck.Memory, to netip.AddrPort) check {
+	return try(egress, "a datagram", []unix.Errno{unix.ECONNREFUSED}, unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0).
+		then(unix.SYS_DUP3, selfcheck.Last, own, unix.O_CLOEXEC).
+		then(unix.SYS_SETSOCKOPT, own, unix.SOL_SOCKET, unix.SO_RCVTIMEO, waits(m), 16).
+		then(unix.SYS_CONNECT, own, m.Bytes(sockaddr(to)), 16).
+		then(unix.SYS_SENDTO, own, m.Bytes([]byte{0}), 1, unix.MSG_NOSIGNAL, 0, 0).
+		then(unix.SYS_READ, own, m.Bytes(make([]byte, 1)), 1)
+}
+
+// sockaddr is to as struct sockaddr_in.
+func sockaddr(to netip.AddrPort) []byte {
 	sa := binary.NativeEndian.AppendUint16(nil, unix.AF_INET)
 	sa = binary.BigEndian.AppendUint16(sa, to.Port())
-	sa = append(append(sa, to.Addr().AsSlice()...), make([]byte, 8)...)
-	wait := m.Bytes(append(binary.NativeEndian.AppendUint64(nil, patience), make([]byte, 8)...)) // struct timeval
+	return append(append(sa, to.Addr().AsSlice()...), make([]byte, 8)...)
+}
+
+// waits is patience as struct timeval.
+func waits(m *selfcheck.Memory) uintptr {
+	return m.Bytes(append(binary.NativeEndian.AppendUint64(nil, patience), make([]byte, 8)...))
+}
+
+// converse is a check that connects, sends, and reads what comes back until judge is told.
+func converse(m *selfcheck.Memory, name string, to netip.AddrPort, send []byte, judge func([]byte) (bool, string)) check {
 	b, p := m.Buffer(64)
 	c := try(egress, name, nil, unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0).
 		then(unix.SYS_DUP3, selfcheck.Last, own, unix.O_CLOEXEC).
-		then(unix.SYS_SETSOCKOPT, own, unix.SOL_SOCKET, unix.SO_RCVTIMEO, wait, 16).
-		then(unix.SYS_CONNECT, own, m.Bytes(sa), 16)
+		then(unix.SYS_SETSOCKOPT, own, unix.SOL_SOCKET, unix.SO_RCVTIMEO, waits(m), 16).
+		then(unix.SYS_CONNECT, own, m.Bytes(sockaddr(to)), 16)
 	if len(send) > 0 {
 		c = c.then(unix.SYS_SENDTO, own, m.Bytes(send), uintptr(len(send)), unix.MSG_NOSIGNAL, 0, 0)
 	}

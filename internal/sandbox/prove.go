@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/sandbox/netns"
 	"github.com/carrel-dev/carrel/internal/sandbox/selfcheck"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -209,7 +210,8 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 		try("terminal", "ioctl(TIOCLINUX)", byRule, unix.SYS_IOCTL, 0, 0x541c, str("x")),
 
 		// network: addresses reserved for documentation, so that nobody is bothered
-		connect(m, "192.0.2.1:80"), connect(m, "[2001:db8::1]:80"), connect(m, "169.254.169.254:80"),
+		connect(m, "192.0.2.1:80").only(without(reaching)), connect(m, "[2001:db8::1]:80"),
+		connect(m, "169.254.169.254:80").only(without(reaching)),
 		try("sockets", "raw socket", byKernel, unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP),
 		try("sockets", "packet socket", byFamily, unix.SYS_SOCKET, unix.AF_PACKET, unix.SOCK_RAW, 0),
 		try("sockets", "vsock", byFamily, unix.SYS_SOCKET, unix.AF_VSOCK, unix.SOCK_STREAM, 0),
@@ -239,6 +241,9 @@ func (s *stage) checks(m *selfcheck.Memory) []check {
 	}
 	list = append(list, s.checkOpenings(m, cloneArgs(unix.CLONE_NEWUSER))...)
 	list = append(list, checkCoreLimit(m)...)
+	if s.spec.Net.Egress { // before checkSockets, which uses datagram sockets up
+		list = append(list, datagram(m, netip.AddrPortFrom(netns.Refused, 443)))
+	}
 	list = append(list, checkSockets()...)
 	list = append(list, s.checkProjects(m)...)
 	list = append(list, s.checkDisk(m)...)

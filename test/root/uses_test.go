@@ -213,6 +213,20 @@ func TestSecretsComeFromTheCaller(t *testing.T) {
 	if r := k.try(nil, "", "update", "--secret", "MY_KEY", "bare"); r.code == 0 || !strings.Contains(r.err, "carrel stop") {
 		t.Errorf("%+v", r)
 	}
+	// A variable is not kept for a command that is refused.
+	for _, args := range [][]string{
+		{"update", "--secret", "MY_OTHER@api.test:" + k.port, "bare"},
+		{"create", "--secret", "MY_OTHER@b.test", "never"},
+		{"run", "--allow", "api.test", "--secret", "MY_OTHER@b.test", "--", "true"},
+		{"update", "--secret", "MY_OTHER@api.test:" + k.port, "--secret", "NOT_SET", "bare"},
+	} {
+		c := k.command(t.Context(), nil, args...)
+		c.Env = append(c.Env, "MY_OTHER="+value+"2")
+		r := finish(c, "")
+		if out := k.carrel(t, "secret", "ls"); r.code == 0 || strings.Contains(out, "MY_OTHER") || !strings.Contains(out, "MY_KEY") {
+			t.Errorf("%q: %+v, and kept are\n%s", args, r, out)
+		}
+	}
 	k.carrel(t, "stop", "bare")
 	k.carrel(t, "update", "--secret", "MY_KEY", "bare")
 	if r := k.try(nil, "", "exec", "bare", "--", "/bin/bash", "-c", get); r.code != 0 || k.got() != "api.test "+value {

@@ -120,7 +120,12 @@ func TestEgressReaches(t *testing.T) {
 		curl -sS -x socks5h://127.0.0.53:3128 --cacert ca.pem https://example.com:%[2]s/socks
 		curl -sS -x http://127.0.0.53:3128 --cacert ca.pem https://example.com:%[2]s/connect
 		curl -sS -m 5 http://127.0.0.1:%[1]s/ || echo own loopback: $?
-		curl -sS -m 5 http://192.0.2.1:%[1]s/ || echo literal: $?
+		curl -sS -m 5 http://192.0.2.1:%[1]s/
+		curl -sS -m 5 http://127.0.0.2:%[1]s/ || echo loopback: $?
+		python3 -c 'import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(5); s.connect(("192.0.2.1", %[1]s)); s.send(b"x")
+try: s.recv(1)
+except Exception as e: print("datagram:", type(e).__name__)'
 		curl -sS -m 5 http://other.test:%[1]s/ || echo unnamed: $?
 		curl -sS -m 5 http://example.com:1/
 		curl -sS -m 5 -x http://127.0.0.53:3128 http://other.test:%[1]s/
@@ -128,12 +133,17 @@ func TestEgressReaches(t *testing.T) {
 	port := func(p string) string { return "example.com:" + p }
 	for _, want := range []string{
 		port(s.plain) + " at /plain", port(s.tls) + " at /tls", port(s.plain) + " at /proxy", port(s.tls) + " at /socks",
-		port(s.tls) + " at /connect", "own loopback: 7", "literal: 7", "unnamed: 6", "example.com:1 is not allowed: no rule names it", "socks: 97",
+		port(s.tls) + " at /connect", "own loopback: 7", "192.0.2.1:" + s.plain + " is not allowed: no rule names it",
+		"loopback: 7", "datagram: ConnectionRefusedError", "unnamed: 6", "example.com:1 is not allowed: no rule names it", "socks: 97",
 		"other.test:" + s.plain + " is not allowed: no rule names it",
 	} {
 		if !strings.Contains(strings.ToLower(r.out), strings.ToLower(want)) {
 			t.Errorf("%q is missing in %s\n%s", want, r.out, r.err)
 		}
+	}
+	const told = `carrel: other.test is not allowed: no rule allows any port of it; "carrel run --allow other.test" allows it`
+	if !strings.Contains(r.err, told+"\n") {
+		t.Errorf("what allows the refused host is not said: %s", r.err)
 	}
 	if n := strings.Count(r.err, "carrel: other.test"); n != 1 {
 		t.Errorf("the refused host is named %d times: %s", n, r.err)
@@ -160,13 +170,42 @@ func TestEgressReaches(t *testing.T) {
 	if !slices.Equal(good, wantGood) {
 		t.Errorf("connections %q, not %q", good, wantGood)
 	}
-	for _, want := range []string{"dns other.test:0", "transparent example.com:1", "http other.test:" + s.plain, "socks other.test:" + s.plain} {
+	for _, want := range []string{"transparent 192.0.2.1:" + s.plain, "dns other.test:0", "transparent example.com:1", "http other.test:" + s.plain, "socks other.test:" + s.plain} {
 		if !slices.Contains(bad, want) {
 			t.Errorf("the refusal %q is not recorded: %q", want, bad)
 		}
 	}
 	if left := u.processes(); len(left) > 0 {
 		t.Errorf("processes are left: %v", left)
+	}
+}
+
+// A rule with an address is one that programs can connect to as it is.
+func TestEgressReachesAddresses(t *testing.T) {
+	if !has("curl") {
+		t.Skip("skipped: no curl on this host")
+	}
+	own := ownAddress(t)
+	if own == "" {
+		t.Skip("skipped: this host has no address but loopback")
+	}
+	u := newUser(t)
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", own+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintln(w, r.Host, "answers")
+	})}}
+	at.Start()
+	t.Cleanup(at.Close)
+	to := l.Addr().String()
+	if r := u.reach("curl -sS -m 5 http://"+to+"/", to); r.out != to+" answers\n" {
+		t.Errorf("%+v", r)
+	}
+	r := u.reach("curl -sS -m 5 http://"+to+"/", "example.com")
+	if !strings.Contains(r.out, to+" is not allowed") || !strings.Contains(r.out, `"carrel run --allow `+to+`" allows it`) {
+		t.Errorf("%+v", r)
 	}
 }
 

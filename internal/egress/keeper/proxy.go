@@ -10,5 +10,5 @@ func ProxyOf(p *egressconf.Proxy) *egressapi.Proxy {
 	if p == nil {
 		return nil
 	}
-	return &egressapi.Proxy{Address: p.Address, Login: egressapi.Private{Value: p.Login}, Direct: p.Direct}
+	return &egressapi.Proxy{Address: p.Address, TLS: p.TLS, Login: egressapi.Private{Value: p.Login}, Direct: p.Direct}
 }

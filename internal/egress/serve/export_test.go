@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"crypto/x509"
 	"net/netip"
 
 	"github.com/carrel-dev/carrel/internal/egress"
@@ -20,10 +21,10 @@ func Answers(ask func(context.Context, string) ([]netip.Addr, error)) func(conte
 	return (&answers{known: map[string]answer{}, ask: ask}).resolve
 }
 
-// UpstreamOf is the proxy of a Setup in force.
-func UpstreamOf(t interface{ Helper() }, s *egressapi.Setup) (egress.Upstream, error) {
+// UpstreamOf is the proxy of a Setup in force. roots are the host's authorities, nil those of the system.
+func UpstreamOf(t interface{ Helper() }, s *egressapi.Setup, roots *x509.CertPool) (egress.Upstream, error) {
 	t.Helper()
-	p := &process{}
+	p := &process{roots: roots}
 	return upstream{p}, p.adopt(s)
 }
 

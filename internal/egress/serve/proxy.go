@@ -2,14 +2,18 @@ package serve
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"time"
 
+	"github.com/carrel-dev/carrel/internal/egress/intercept"
 	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/netrule"
 )
@@ -21,10 +25,11 @@ type upstream struct{ p *process }
 type hop struct {
 	*egressapi.Proxy
 	direct *netrule.Rules
+	secure *tls.Config // nil without TLS
 }
 
 // hopOf is the proxy of a Setup, nil for none.
-func hopOf(s *egressapi.Setup) (*hop, error) {
+func (p *process) hopOf(s *egressapi.Setup) (*hop, error) {
 	if s.Proxy == nil {
 		return nil, nil //nolint:nilnil // no Setup needs a proxy
 	}
@@ -32,7 +37,60 @@ func hopOf(s *egressapi.Setup) (*hop, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &hop{s.Proxy, direct}, nil
+	h := &hop{Proxy: s.Proxy, direct: direct}
+	if s.Proxy.TLS {
+		name, _, err := net.SplitHostPort(s.Proxy.Address)
+		if err == nil {
+			err = p.readRoots()
+		}
+		if err != nil {
+			return nil, err
+		}
+		h.secure = &tls.Config{ServerName: name, RootCAs: p.roots, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	}
+	return h, nil
+}
+
+// secured is a connection inside TLS with the proxy.
+type secured struct {
+	*tls.Conn
+	tcp *net.TCPConn
+	cut atomic.Bool
+}
+
+// SetLinger has Close end it at once: nothing more is to be sent, and so no end of TLS.
+func (c *secured) SetLinger(seconds int) error {
+	c.cut.Store(true)
+	return c.tcp.SetLinger(seconds)
+}
+
+// Close implements net.Conn.
+func (c *secured) Close() error {
+	if c.cut.Load() {
+		return c.tcp.Close()
+	}
+	return c.Conn.Close()
+}
+
+// SyscallConn is that of the connection to the proxy: the kernel knows when bytes came last.
+func (c *secured) SyscallConn() (syscall.RawConn, error) { return c.tcp.SyscallConn() }
+
+// connect connects to the proxy.
+func (h *hop) connect(ctx context.Context) (net.Conn, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", h.Address)
+	if err != nil {
+		return nil, fmt.Errorf("cannot reach the proxy %s: %w", h.Address, err)
+	}
+	tcp, ok := c.(*net.TCPConn)
+	if h.secure == nil || !ok {
+		return c, nil
+	}
+	s := &secured{Conn: tls.Client(c, h.secure), tcp: tcp}
+	if err := s.HandshakeContext(ctx); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("cannot speak TLS with the proxy %s: %s", h.Address, intercept.Reason(err))
+	}
+	return s, nil
 }
 
 // Serves implements egress.Upstream.
@@ -50,9 +108,9 @@ func (u upstream) Connect(ctx context.Context, t netrule.Target) (net.Conn, erro
 	if h == nil {
 		return nil, errNoProxy
 	}
-	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", h.Address)
+	c, err := h.connect(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("cannot reach the proxy %s: %w", h.Address, err)
+		return nil, err
 	}
 	end, _ := ctx.Deadline()
 	err = c.SetDeadline(end)
@@ -104,8 +162,8 @@ func (h *hop) join(c net.Conn, t netrule.Target) error {
 	switch {
 	case version != "HTTP/1.1" && version != "HTTP/1.0":
 		return fmt.Errorf("the proxy %s does not speak HTTP", h.Address)
-	case code == "407":
-		return fmt.Errorf("the proxy %s wants another login (407); set it in upstream_proxy", h.Address)
+	case code == "407", code == "401": // tinyproxy says 401 of a login that is wrong
+		return fmt.Errorf("the proxy %s wants another login (%s); set it in upstream_proxy", h.Address, code)
 	case len(code) != 3 || code[0] != '2':
 		return fmt.Errorf("the proxy %s refuses it with %.3q", h.Address, code)
 	}

@@ -161,7 +161,7 @@ func (p *process) run() error {
 
 // adopt puts a Setup in force, but for its rules and secrets.
 func (p *process) adopt(s *egressapi.Setup) error {
-	h, err := hopOf(s)
+	h, err := p.hopOf(s)
 	if err != nil {
 		return err
 	}

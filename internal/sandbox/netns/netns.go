@@ -1,5 +1,5 @@
-// Package netns prepares a workspace's network namespace for egress: it routes the addresses that
-// stand for names to loopback, redirects their connections to one listener, and opens the sockets
+// Package netns prepares a workspace's network namespace for egress: it routes every IPv4 address to
+// loopback, redirects connections to those but loopback's own to one listener, and opens the sockets
 // that carrel-egress serves from outside.
 //
 // It must run inside the namespace, before anything untrusted, with CAP_NET_ADMIN and
@@ -23,8 +23,15 @@ var Names = netip.MustParsePrefix("198.18.0.0/15")
 // any port of it with its own greeting: the proof that the way out works.
 var Probe = netip.MustParseAddr("198.18.0.1")
 
+// Refused is an address of no host, whatever the rules say: it is reserved (RFC 1112, 4). carrel-egress resets connections to
+// it: the proof that an address which no rule names is not reached.
+var Refused = netip.MustParseAddr("240.0.0.1")
+
 // Greeting is what a connection to Probe receives before it is closed.
 const Greeting = "carrel-egress\n"
+
+// Loopback is the workspace's own, whose connections stay inside.
+var Loopback = netip.MustParsePrefix("127.0.0.0/8")
 
 // The addresses of the listeners inside.
 var (
@@ -33,7 +40,7 @@ var (
 	DNS = netip.MustParseAddrPort("127.0.0.53:53")
 	// Proxy speaks HTTP, CONNECT and SOCKS5.
 	Proxy = netip.MustParseAddrPort("127.0.0.53:3128")
-	// transparent gets every TCP connection to Names. Nothing connects to it by its own address.
+	// transparent gets every TCP connection that leaves Loopback. Nothing connects to it by its own address.
 	transparent = netip.MustParseAddrPort("127.0.0.53:1")
 )
 
@@ -125,20 +132,23 @@ func (s Socket) open() (fd int, err error) {
 // loopback is the index of lo in every network namespace (LOOPBACK_IFINDEX in net/net_namespace.h).
 const loopback = 1
 
-// route makes every address of Names one of the namespace's own.
+// everything is all addresses of IPv4.
+var everything = netip.MustParsePrefix("0.0.0.0/0")
+
+// route makes every address of IPv4 one of the namespace's own: what is sent to it stays inside. So a connection to an
+// address arrives at redirect's listener as one to a name does, and is refused with a reason.
 func route() error {
 	m := newMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
-	m.bytes(unix.AF_INET, byte(Names.Bits()), 0, 0, unix.RT_TABLE_LOCAL, unix.RTPROT_STATIC, unix.RT_SCOPE_HOST, unix.RTN_LOCAL)
+	m.bytes(unix.AF_INET, byte(everything.Bits()), 0, 0, unix.RT_TABLE_LOCAL, unix.RTPROT_STATIC, unix.RT_SCOPE_HOST, unix.RTN_LOCAL)
 	m.host32(0) // rtm_flags
-	m.attr(unix.RTA_DST, Names.Addr().AsSlice())
 	m.attr(unix.RTA_OIF, host32(loopback))
 	if err := exchange(unix.NETLINK_ROUTE, m.done()); err != nil {
-		return fmt.Errorf("cannot route %v to loopback: %w", Names, err)
+		return fmt.Errorf("cannot route %v to loopback: %w", everything, err)
 	}
 	return nil
 }
 
-// redirect has the listener for transparent accept every TCP connection to Names, under the address
+// redirect has the listener for transparent accept every TCP connection but those to Loopback, under the address
 // that was connected to. It is a rule of the hook that packets pass when they come in, also
 // over loopback; the kernel calls the action tproxy.
 func redirect() error {

@@ -11,7 +11,7 @@ import (
 //	table ip carrel {
 //		chain in {
 //			type filter hook prerouting priority mangle; policy accept;
-//			meta l4proto tcp ip daddr 198.18.0.0/15 tproxy to 127.0.0.53:1
+//			meta l4proto tcp ip daddr != 127.0.0.0/8 tproxy to 127.0.0.53:1
 //		}
 //	}
 //
@@ -101,13 +101,13 @@ var expressions = []struct {
 		m.net32(unix.NFTA_BITWISE_SREG, scratch)
 		m.net32(unix.NFTA_BITWISE_DREG, scratch)
 		m.net32(unix.NFTA_BITWISE_LEN, 4)
-		m.value(unix.NFTA_BITWISE_MASK, binary.BigEndian.AppendUint32(nil, ^uint32(0)<<(32-Names.Bits())))
+		m.value(unix.NFTA_BITWISE_MASK, binary.BigEndian.AppendUint32(nil, ^uint32(0)<<(32-Loopback.Bits())))
 		m.value(unix.NFTA_BITWISE_XOR, make([]byte, 4))
 	}},
 	{"cmp", func(m *message) {
 		m.net32(unix.NFTA_CMP_SREG, scratch)
-		m.net32(unix.NFTA_CMP_OP, unix.NFT_CMP_EQ)
-		m.value(unix.NFTA_CMP_DATA, Names.Addr().AsSlice())
+		m.net32(unix.NFTA_CMP_OP, unix.NFT_CMP_NEQ)
+		m.value(unix.NFTA_CMP_DATA, Loopback.Addr().AsSlice())
 	}},
 	{"immediate", func(m *message) {
 		m.net32(unix.NFTA_IMMEDIATE_DREG, address)
