@@ -161,8 +161,16 @@ func (s *Server) served(next http.Handler) http.Handler {
 			failAs(w, http.StatusBadGateway, "The sandbox was not found")
 		case err != nil:
 			fail(w, err)
-		case ws.State == workspace.StatePaused:
-			failAs(w, http.StatusBadGateway, "The sandbox was not found: it is paused; connect to it to have it go on")
+		case ws.State != workspace.StateRunning:
+			ok, err := s.awake(r, ws)
+			switch {
+			case err != nil:
+				fail(w, err)
+			case !ok:
+				failAs(w, http.StatusBadGateway, "The sandbox was not found: it is paused; connect to it to have it go on")
+			default:
+				next.ServeHTTP(w, r)
+			}
 		default:
 			next.ServeHTTP(w, r)
 		}

@@ -48,6 +48,7 @@ type rig struct {
 	url    string
 	key    string
 	server *e2b.Server
+	book   *book
 	client *http.Client
 	gate   *apitest.Gate
 	// history is what was done in every sandbox.
@@ -60,9 +61,9 @@ func start(t *testing.T, slow time.Duration) *rig {
 	t.Cleanup(g.Close)
 	tokens := authn.NewTokens(g)
 	surface := api.NewServer(g, api.Options{Tokens: tokens})
-	told := &history{}
+	told, kept := &history{}, &book{}
 	s := e2b.New(e2b.Options{
-		Gate: g, Door: surface, Tokens: tokens, Book: &book{}, History: told, Key: []byte("key"), Domain: "sandboxes.test", Slow: slow,
+		Gate: g, Door: surface, Tokens: tokens, Book: kept, History: told, Key: []byte("key"), Domain: "sandboxes.test", Slow: slow,
 	})
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -81,7 +82,7 @@ func start(t *testing.T, slow time.Duration) *rig {
 		<-served
 		s.Close()
 	})
-	return &rig{t, "http://" + l.Addr().String(), e2b.APIKey(secret), s, &http.Client{Transport: transport}, g, told}
+	return &rig{t, "http://" + l.Addr().String(), e2b.APIKey(secret), s, kept, &http.Client{Transport: transport}, g, told}
 }
 
 func (r *rig) send(method, path, body string, headers ...string) (int, string) {
@@ -115,7 +116,13 @@ type sandbox struct{ id, access string }
 
 func (r *rig) sandbox() sandbox {
 	r.t.Helper()
-	status, b := r.send("POST", "/sandboxes", `{"templateID":"base","timeout":600}`, "X-Api-Key", r.key)
+	return r.made(`{"templateID":"base","timeout":600}`)
+}
+
+// made is a sandbox that a body asks for.
+func (r *rig) made(body string) sandbox {
+	r.t.Helper()
+	status, b := r.send("POST", "/sandboxes", body, "X-Api-Key", r.key)
 	field := func(name string) string {
 		_, rest, _ := strings.Cut(b, `"`+name+`":"`)
 		v, _, _ := strings.Cut(rest, `"`)
@@ -289,12 +296,15 @@ func TestWrongRequests(t *testing.T) {
 		status             int
 		headers            []string
 	}{
-		"no key":             {"GET", "/sandboxes", "", 401, nil},
-		"not JSON":           {"POST", "/sandboxes", `{"templateID":`, 400, []string{"X-Api-Key", r.key}},
-		"long metadata":      {"POST", "/sandboxes", `{"metadata":{"k":"` + long + `"}}`, 400, []string{"X-Api-Key", r.key}},
-		"no time":            {"POST", "/sandboxes", `{"timeout":0}`, 400, []string{"X-Api-Key", r.key}},
-		"eternal":            {"POST", "/sandboxes", `{"timeout":9223372036854775807}`, 400, []string{"X-Api-Key", r.key}},
-		"auto pause":         {"POST", "/sandboxes", `{"autoPause":true}`, 501, []string{"X-Api-Key", r.key}},
+		"no key":              {"GET", "/sandboxes", "", 401, nil},
+		"not JSON":            {"POST", "/sandboxes", `{"templateID":`, 400, []string{"X-Api-Key", r.key}},
+		"long metadata":       {"POST", "/sandboxes", `{"metadata":{"k":"` + long + `"}}`, 400, []string{"X-Api-Key", r.key}},
+		"no time":             {"POST", "/sandboxes", `{"timeout":0}`, 400, []string{"X-Api-Key", r.key}},
+		"eternal":             {"POST", "/sandboxes", `{"timeout":9223372036854775807}`, 400, []string{"X-Api-Key", r.key}},
+		"resumed, not paused": {"POST", "/sandboxes", `{"autoResume":{"enabled":true}}`, 400, []string{"X-Api-Key", r.key}},
+		"resumed, no memory": {
+			"POST", "/sandboxes", `{"autoPause":true,"autoPauseMemory":false,"autoResume":{"enabled":true}}`, 400, []string{"X-Api-Key", r.key},
+		},
 		"a page of nothing":  {"GET", "/v2/sandboxes?nextToken=zz", "", 400, []string{"X-Api-Key", r.key}},
 		"too many":           {"GET", "/v2/sandboxes?limit=1000000", "", 400, []string{"X-Api-Key", r.key}},
 		"another route":      {"GET", "/templates", "", 404, []string{"X-Api-Key", r.key}},

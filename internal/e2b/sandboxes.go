@@ -105,10 +105,14 @@ type newSandbox struct {
 	Internet *bool             `json:"allow_internet_access"`
 	Network  *network          `json:"network"`
 
-	AutoPause bool            `json:"autoPause"`
-	MCP       json.RawMessage `json:"mcp"`
-	IAM       json.RawMessage `json:"iam"`
-	Volumes   []any           `json:"volumeMounts"`
+	AutoPause   bool  `json:"autoPause"`
+	PauseMemory *bool `json:"autoPauseMemory"`
+	AutoResume  struct {
+		Enabled bool `json:"enabled"`
+	} `json:"autoResume"`
+	MCP     json.RawMessage `json:"mcp"`
+	IAM     json.RawMessage `json:"iam"`
+	Volumes []any           `json:"volumeMounts"`
 }
 
 // network is what a sandbox may reach.
@@ -132,8 +136,10 @@ func (n *network) reach() workspace.Reach {
 func (n *newSandbox) check() error {
 	given := func(m json.RawMessage) bool { return len(m) > 0 && string(m) != "null" }
 	switch {
-	case n.AutoPause:
-		return notImplemented("a workspace whose time is over goes; autoPause is not there")
+	case n.AutoResume.Enabled && !n.AutoPause:
+		return wrong("autoResume is for a sandbox that is paused when its time is over; set autoPause too")
+	case n.AutoResume.Enabled && n.PauseMemory != nil && !*n.PauseMemory:
+		return wrong("autoResume is for a sandbox whose memory is kept; leave autoPauseMemory out")
 	case given(n.MCP):
 		return notImplemented("there is no gateway for MCP inside")
 	case given(n.IAM):
@@ -142,6 +148,17 @@ func (n *newSandbox) check() error {
 		return notImplemented("there are no volumes")
 	}
 	return nil
+}
+
+// atEnd is what becomes of it when its time is over.
+func (n *newSandbox) atEnd() atEnd {
+	switch {
+	case !n.AutoPause:
+		return ends
+	case n.PauseMemory != nil && !*n.PauseMemory:
+		return stops
+	}
+	return pauses
 }
 
 func timeout(seconds *int64, otherwise time.Duration) (time.Duration, error) {
@@ -168,6 +185,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
 	if err = errors.Join(err, n.check(), kept.check()); err != nil {
 		return err
 	}
+	kept.AtEnd, kept.Wakes, kept.Life = n.atEnd(), n.AutoResume.Enabled, int64(life/time.Second)
 	want := workspace.Wanted{TTL: life, Reach: n.Network.reach(), Request: r.Header.Get("Idempotency-Key")}
 	if kept.Template != baseTemplate {
 		want.Profile = kept.Template
@@ -251,9 +269,9 @@ func shown(w workspace.Workspace, kept row) sandbox {
 	if w.State == workspace.StateRunning {
 		state = "running"
 	}
-	ends := w.Expires
-	if ends.IsZero() {
-		ends = never
+	end := w.Expires
+	if end.IsZero() {
+		end = never
 	}
 	template := cmp.Or(kept.Template, w.Profile, baseTemplate)
 	metadata := kept.Metadata
@@ -262,7 +280,7 @@ func shown(w workspace.Workspace, kept row) sandbox {
 	}
 	return sandbox{
 		Client: clientID, Envd: EnvdVersion, Sandbox: string(w.Name), Template: template, Alias: template, CPUs: runtime.NumCPU(),
-		MemoryMB: w.Limits.MemoryBytes >> 20, DiskMB: w.Limits.DiskBytes >> 20, Started: w.CreatedAt.UTC(), Ends: ends.UTC(), State: state,
+		MemoryMB: w.Limits.MemoryBytes >> 20, DiskMB: w.Limits.DiskBytes >> 20, Started: w.CreatedAt.UTC(), Ends: end.UTC(), State: state,
 		Metadata: metadata,
 	}
 }
@@ -288,7 +306,10 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request) error {
 	}
 	x := shown(ws, kept)
 	x.Access = s.giveOut(r.Context(), x.Sandbox)
-	x.Life = &lifecycle{OnTimeout: "kill"}
+	x.Life = &lifecycle{OnTimeout: "kill", AutoResume: kept.Wakes}
+	if kept.AtEnd != ends {
+		x.Life.OnTimeout = "pause"
+	}
 	reached := len(ws.Reach.Allow) > 0
 	x.Internet, x.Network = &reached, &network{AllowOut: ws.Reach.Allow, DenyOut: ws.Reach.Deny}
 	answer(w, http.StatusOK, x)
@@ -305,94 +326,6 @@ func (s *Server) kill(w http.ResponseWriter, r *http.Request) error {
 	}
 	s.forget(string(ws.Name))
 	answer(w, http.StatusNoContent, nil)
-	return nil
-}
-
-// lifeBody is what says how long a sandbox lives from now on.
-type lifeBody struct {
-	Timeout  *int64 `json:"timeout"`
-	Duration *int64 `json:"duration"`
-}
-
-func (s *Server) setTimeout(w http.ResponseWriter, r *http.Request) error {
-	var body lifeBody
-	if err := read(r, &body); err != nil {
-		return err
-	}
-	return s.prolong(w, r, body.Timeout)
-}
-
-func (s *Server) refresh(w http.ResponseWriter, r *http.Request) error {
-	var body lifeBody
-	if err := read(r, &body); err != nil {
-		return err
-	}
-	return s.prolong(w, r, body.Duration)
-}
-
-func (s *Server) prolong(w http.ResponseWriter, r *http.Request, seconds *int64) error {
-	ws, _, err := s.one(r)
-	if err != nil {
-		return err
-	}
-	life, err := timeout(seconds, defaultTimeout)
-	if err != nil {
-		return err
-	}
-	if _, err := s.Gate.Update(r.Context(), authn.FromContext(r.Context()), string(ws.Name), workspace.Change{TTL: life}); err != nil {
-		return err
-	}
-	answer(w, http.StatusNoContent, nil)
-	return nil
-}
-
-func (s *Server) pause(w http.ResponseWriter, r *http.Request) error {
-	ws, _, err := s.one(r)
-	if err != nil {
-		return err
-	}
-	if ws.State != workspace.StateRunning {
-		failAs(w, http.StatusConflict, "cannot pause "+string(ws.Name)+": it does not run")
-		return nil
-	}
-	if _, err := s.Gate.Pause(r.Context(), authn.FromContext(r.Context()), string(ws.Name)); err != nil {
-		return err
-	}
-	answer(w, http.StatusNoContent, nil)
-	return nil
-}
-
-// connect has a sandbox run, and lives at least so long from now on.
-func (s *Server) connect(w http.ResponseWriter, r *http.Request) error {
-	var body lifeBody
-	if err := read(r, &body); err != nil {
-		return err
-	}
-	life, err := timeout(body.Timeout, defaultTimeout)
-	if err != nil {
-		return err
-	}
-	ws, kept, err := s.one(r)
-	if err != nil {
-		return err
-	}
-	ctx, p, status := r.Context(), authn.FromContext(r.Context()), http.StatusOK
-	switch ws.State {
-	case workspace.StateRunning:
-	case workspace.StatePaused:
-		status = http.StatusCreated
-		_, err = s.Gate.Resume(ctx, p, string(ws.Name))
-	default:
-		status = http.StatusCreated
-		_, err = s.Gate.Start(ctx, p, string(ws.Name))
-	}
-	if err == nil && !ws.Expires.IsZero() && time.Now().Add(life).After(ws.Expires) {
-		_, err = s.Gate.Update(ctx, p, string(ws.Name), workspace.Change{TTL: life})
-	}
-	if err != nil {
-		return err
-	}
-	answer(w, status, s.handle(ctx, ws, kept))
 	return nil
 }
 

@@ -10,7 +10,7 @@ from e2b.api.client.api.sandboxes import get_v_2_sandboxes_sandbox_id_logs
 from e2b.api.client.models import LogLevel
 from e2b.api.client_sync import get_api_client
 from e2b.connection_config import ConnectionConfig
-from e2b.exceptions import NotFoundException, SandboxException
+from e2b.exceptions import NotFoundException, SandboxException, SandboxNotRunningException
 
 
 def same(what, got, want):
@@ -119,6 +119,26 @@ same("pause", sb.pause(), True)
 same("paused", (sb.get_info().state.value, sb.is_running()), ("paused", False))
 sb = Sandbox.connect(sb.sandbox_id)
 same("resumed", sb.commands.run("echo back").stdout, "back\n")
+# the end of the time
+kept = Sandbox.create(timeout=2, lifecycle={"on_timeout": "pause"})
+woken = Sandbox.create(timeout=2, lifecycle={"on_timeout": "pause", "auto_resume": True})
+same("what becomes of it", [x.get_info().lifecycle["auto_resume"] for x in (sb, kept, woken)], [False, False, True])
+mark = woken.commands.run("echo it > kept; sleep 1000", background=True)
+for x in (kept, woken):
+    for _ in range(200):
+        if x.get_info().state.value == "paused":
+            break
+        time.sleep(0.05)
+same("paused at the end", [x.get_info().state.value for x in (kept, woken)], ["paused", "paused"])
+same("not woken by a question", woken.is_running(), False)
+fails("not woken", SandboxNotRunningException, lambda: kept.files.list("/"))
+same("woken", (woken.files.read("kept"), [p.pid for p in woken.commands.list()]), ("it\n", [mark.pid]))
+same("connected", kept.connect(timeout=60).commands.run("echo back").stdout, "back\n")
+same("paused without memory", woken.pause(mode="filesystem"), True)
+same("its time stands still", woken.get_info().end_at.year, 9999)
+same("and back without what ran", (woken.connect(timeout=60).commands.list(), woken.files.read("kept")), ([], "it\n"))
+for x in (kept, woken):
+    same("kill", x.kill(), True)
 net = Sandbox.create(timeout=60, network={"allow_out": ["one.example", "two.example"]})
 same("network", sorted(net.get_info().network["allow_out"]), ["one.example", "two.example"])
 net.update_network({"allow_out": ["two.example", "three.example"]})
