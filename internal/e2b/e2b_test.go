@@ -7,8 +7,10 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +18,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/carrel-dev/carrel/gen/e2b/filesystem/filesystemconnect"
 	"github.com/carrel-dev/carrel/gen/e2b/process"
 	"github.com/carrel-dev/carrel/gen/e2b/process/processconnect"
 	"github.com/carrel-dev/carrel/internal/api"
@@ -32,6 +35,9 @@ const patience = 20 * time.Second
 type book struct{ texts sync.Map }
 
 func (b *book) SetSandbox(_ context.Context, name id.Workspace, text string) error {
+	for range rand.N(100) { // others come in between, as with a database
+		runtime.Gosched()
+	}
 	b.texts.Store(name, text)
 	return nil
 }
@@ -71,7 +77,7 @@ func start(t *testing.T, slow time.Duration) *rig {
 	}
 	h := surface.RemoteServer(s, nil)
 	served := make(chan struct{})
-	go func() { defer close(served); _ = h.Serve(api.Strangers(l)) }()
+	go func() { defer close(served); _ = h.Serve(api.Neighbours(l)) }()
 	owner := principal.Principal{Kind: principal.User, UID: 7}
 	secret := g.Issue(t, owner, principal.Wanted{Roles: principal.Roles(principal.Operator)})
 	transport := &http.Transport{Protocols: new(http.Protocols)}
@@ -148,6 +154,12 @@ func (w with) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func (r *rig) processes(s sandbox) processconnect.ProcessClient {
 	return processconnect.NewProcessClient(&http.Client{
+		Transport: with{r.client.Transport, [4]string{"E2b-Sandbox-Id", s.id, "X-Access-Token", s.access}},
+	}, r.url)
+}
+
+func (r *rig) files(s sandbox) filesystemconnect.FilesystemClient {
+	return filesystemconnect.NewFilesystemClient(&http.Client{
 		Transport: with{r.client.Transport, [4]string{"E2b-Sandbox-Id", s.id, "X-Access-Token", s.access}},
 	}, r.url)
 }
@@ -305,6 +317,13 @@ func TestWrongRequests(t *testing.T) {
 		"resumed, no memory": {
 			"POST", "/sandboxes", `{"autoPause":true,"autoPauseMemory":false,"autoResume":{"enabled":true}}`, 400, []string{"X-Api-Key", r.key},
 		},
+		"a proxy": {"POST", "/sandboxes", `{"network":{"egressProxy":{"address":"p:1"}}}`, 501, []string{"X-Api-Key", r.key}},
+		"rules":   {"POST", "/sandboxes", `{"network":{"rules":{"h.example":[{}]}}}`, 501, []string{"X-Api-Key", r.key}},
+		"a mask":  {"POST", "/sandboxes", `{"network":{"maskRequestHost":"h"}}`, 501, []string{"X-Api-Key", r.key}},
+		"TLS":     {"POST", "/sandboxes", `{"network":{"httpsPorts":[1]}}`, 501, []string{"X-Api-Key", r.key}},
+		"a proxy later": {
+			"PUT", "/sandboxes/" + s.id + "/network", `{"egressProxy":{"address":"p:1"}}`, 501, []string{"X-Api-Key", r.key},
+		},
 		"a page of nothing":  {"GET", "/v2/sandboxes?nextToken=zz", "", 400, []string{"X-Api-Key", r.key}},
 		"too many":           {"GET", "/v2/sandboxes?limit=1000000", "", 400, []string{"X-Api-Key", r.key}},
 		"another route":      {"GET", "/templates", "", 404, []string{"X-Api-Key", r.key}},
@@ -373,6 +392,47 @@ func TestCompressedOnRequest(t *testing.T) {
 			t.Errorf("%q: %d bytes, %v", accepts, len(b), err)
 		}
 		res.Body.Close()
+	}
+}
+
+// A command of a sandbox that is killed did not end by itself, and nothing is said of its exit code.
+func TestKilledWithItsCommand(t *testing.T) {
+	r := start(t, 0)
+	s := r.sandbox()
+	st, pid := r.begun(r.processes(s), shell("exec sleep 1000", false))
+	signalled, _ := r.begun(r.processes(s), shell("kill $$", false))
+	for signalled.Receive() {
+		if end := signalled.Msg().GetEvent().GetEnd(); end != nil && end.GetExitCode() != -1 {
+			t.Errorf("one that a signal ended: %v", end)
+		}
+	}
+	if err := signalled.Err(); err != nil {
+		t.Errorf("one that a signal ended: %v", err)
+	}
+	if status, b := r.send("DELETE", "/sandboxes/"+s.id, "", "X-Api-Key", r.key); status != 204 {
+		t.Fatalf("%d %s", status, b)
+	}
+	for st.Receive() {
+		if end := st.Msg().GetEvent().GetEnd(); end != nil {
+			t.Errorf("%d ended: %v", pid, end)
+		}
+	}
+	if connect.CodeOf(st.Err()) != connect.CodeUnavailable || !strings.Contains(st.Err().Error(), "killed or reached its timeout") {
+		t.Errorf("%v", st.Err())
+	}
+}
+
+// A program inside sees that it is in a sandbox, and in which, unless it is told otherwise.
+func TestVariablesOfASandbox(t *testing.T) {
+	r := start(t, 0)
+	s := r.made(`{"envVars":{"E2B_TEMPLATE_ID":"mine"}}`)
+	st, _ := r.begun(r.processes(s), shell("echo $E2B_SANDBOX $E2B_SANDBOX_ID $E2B_TEMPLATE_ID", false))
+	var out string
+	for st.Receive() {
+		out += string(st.Msg().GetEvent().GetData().GetStdout())
+	}
+	if out != "true "+s.id+" mine\n" || st.Err() != nil {
+		t.Errorf("%q, %v", out, st.Err())
 	}
 }
 

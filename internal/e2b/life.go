@@ -69,6 +69,11 @@ func (s *Server) pause(w http.ResponseWriter, r *http.Request) error {
 	if err := read(r, &body); err != nil {
 		return err
 	}
+	give, err := s.lives.take(r.Context(), r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	defer give()
 	ws, kept, err := s.one(r)
 	if err != nil {
 		return err
@@ -118,6 +123,11 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	give, err := s.lives.take(r.Context(), r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	defer give()
 	ws, kept, err := s.one(r)
 	if err != nil {
 		return err
@@ -133,7 +143,7 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// goOn has a sandbox run. It lives at least so long from now on.
+// goOn has a sandbox run, in its turn. It lives at least so long from now on.
 func (s *Server) goOn(ctx context.Context, ws workspace.Workspace, kept row, life time.Duration, anew bool) (err error) {
 	p, name := authn.FromContext(ctx), string(ws.Name)
 	switch ws.State {
@@ -166,7 +176,8 @@ const leastAwake = 5 * time.Minute
 // awake reports whether a sandbox that does not run may be used: it was stopped because nothing ran in it, so that whatever
 // comes starts it, or it is one that a request wakes, which it is then.
 func (s *Server) awake(r *http.Request, ws workspace.Workspace) (bool, error) {
-	kept, err := s.row(r.Context(), string(ws.Name))
+	ctx, name := r.Context(), string(ws.Name)
+	kept, err := s.row(ctx, name)
 	switch {
 	case err != nil:
 		return false, err
@@ -175,7 +186,18 @@ func (s *Server) awake(r *http.Request, ws workspace.Workspace) (bool, error) {
 	case !kept.Wakes || r.URL.Path == "/health": // who asks whether it runs does not want it to
 		return false, nil
 	}
-	err = s.goOn(r.Context(), ws, kept, max(leastAwake, time.Duration(kept.Life)*time.Second), false)
+	give, err := s.lives.take(ctx, name)
+	if err != nil {
+		return false, err
+	}
+	defer give()
+	// Another may have woken it meanwhile.
+	if ws, err = s.Gate.Get(ctx, authn.FromContext(ctx), name); err == nil {
+		kept, err = s.row(ctx, name)
+	}
+	if err == nil && ws.State != workspace.StateRunning {
+		err = s.goOn(ctx, ws, kept, max(leastAwake, time.Duration(kept.Life)*time.Second), false)
+	}
 	if errdefs.IsNotFound(err) {
 		return false, nil
 	}

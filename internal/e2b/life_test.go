@@ -3,6 +3,7 @@ package e2b_test
 import (
 	"encoding/json"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -132,5 +133,30 @@ func TestWokenByRequests(t *testing.T) {
 	}
 	if !r.gate.Audited("workspace.resume") {
 		t.Error("it was not resumed")
+	}
+}
+
+// Whoever pauses and connects at once, a sandbox that runs in the end has an end, and one that is paused has none.
+func TestPausedAndConnectedAtOnce(t *testing.T) {
+	r := start(t, 0)
+	s := r.sandbox()
+	at := "/sandboxes/" + s.id
+	for range 20 {
+		var all sync.WaitGroup
+		for i := range 6 {
+			all.Go(func() {
+				path, body := at+"/pause", ""
+				if i%2 == 0 {
+					path, body = at+"/connect", `{"timeout":900}`
+				}
+				if status, b := r.send("POST", path, body, "X-Api-Key", r.key); status >= 400 && status != 409 {
+					t.Errorf("%s: %d %s", path, status, b)
+				}
+			})
+		}
+		all.Wait()
+		if l := r.life(s); (l.State == "running") == (l.EndAt.Year() == 9999) {
+			t.Fatalf("%+v", l)
+		}
 	}
 }

@@ -46,6 +46,7 @@ type command struct {
 	pty     bool
 	proc    runtime.Process
 	slow    time.Duration
+	gone    func() bool // whether its sandbox has gone, or goes
 	// stdin is nil if there is none; out has the output of a terminal alone, or stdout and stderr.
 	input sync.Mutex
 	stdin *os.File
@@ -214,6 +215,9 @@ func (c *command) run() {
 	}
 	pumps.Wait()
 	_ = c.proc.Close()
+	if err == nil && status.Signal != 0 && c.gone() {
+		err = fmt.Errorf("the sandbox was killed or reached its timeout: %w", errdefs.ErrUnavailable)
+	}
 	end := &ending{status, err}
 	c.tell(event{end: end})
 	c.mu.Lock()

@@ -119,6 +119,29 @@ type newSandbox struct {
 type network struct {
 	AllowOut []string `json:"allowOut,omitempty"`
 	DenyOut  []string `json:"denyOut,omitempty"`
+
+	// What is not there would be missed without a word: requests would go out another way than was asked for.
+	Proxy any            `json:"egressProxy,omitempty"`
+	Rules map[string]any `json:"rules,omitempty"`
+	Mask  string         `json:"maskRequestHost,omitempty"`
+	HTTPS []int          `json:"httpsPorts,omitempty"`
+}
+
+// check says what is asked for and not there.
+func (n *network) check() error {
+	switch {
+	case n == nil:
+		return nil
+	case n.Proxy != nil:
+		return notImplemented("connections do not go through a proxy of yours (egressProxy)")
+	case len(n.Rules) > 0:
+		return notImplemented("requests are not changed by rules of hosts (rules); \"carrel secret set --inject\" puts secrets into them")
+	case n.Mask != "":
+		return notImplemented("requests to ports have the host that was asked for (maskRequestHost)")
+	case len(n.HTTPS) > 0:
+		return notImplemented("ports are spoken to without TLS (httpsPorts)")
+	}
+	return nil
 }
 
 // all is a network of every address, as SDKs name it.
@@ -147,7 +170,7 @@ func (n *newSandbox) check() error {
 	case len(n.Volumes) > 0:
 		return notImplemented("there are no volumes")
 	}
-	return nil
+	return n.Network.check()
 }
 
 // atEnd is what becomes of it when its time is over.
@@ -215,22 +238,24 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
 // handle is what an SDK needs to use a sandbox.
 func (s *Server) handle(ctx context.Context, w workspace.Workspace, kept row) any {
 	h := struct {
-		Client   string  `json:"clientID"`
-		Envd     string  `json:"envdVersion"`
-		Sandbox  string  `json:"sandboxID"`
-		Template string  `json:"templateID"`
-		Access   string  `json:"envdAccessToken,omitempty"`
-		Traffic  string  `json:"trafficAccessToken,omitempty"`
-		Domain   *string `json:"domain"`
+		Client   string `json:"clientID"`
+		Envd     string `json:"envdVersion"`
+		Sandbox  string `json:"sandboxID"`
+		Template string `json:"templateID"`
+		Access   string `json:"envdAccessToken,omitempty"`
+		Traffic  string `json:"trafficAccessToken,omitempty"`
+		Domain   string `json:"domain"`
 	}{Client: clientID, Envd: EnvdVersion, Sandbox: string(w.Name), Template: cmp.Or(kept.Template, w.Profile, baseTemplate)}
 	if p := authn.FromContext(ctx); p.Kind == principal.Token {
 		h.Access, h.Traffic = s.giveOut(ctx, h.Sandbox), s.trafficToken(h.Sandbox, token.ID(p.Grant.ID))
 	}
-	if s.Domain != "" {
-		h.Domain = &s.Domain
-	}
+	h.Domain = cmp.Or(s.Domain, noDomain)
 	return h
 }
+
+// noDomain is said where sandboxes have no hosts. It leads nowhere (RFC 2606) and says what to do; without one, SDKs take E2B's own,
+// and what is meant for a sandbox, with its access token, would go there.
+const noDomain = "set-e2b-domain.invalid"
 
 const clientID = "carrel"
 
@@ -332,7 +357,7 @@ func (s *Server) kill(w http.ResponseWriter, r *http.Request) error {
 // setNetwork replaces the rules of a sandbox.
 func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request) error {
 	var body network
-	if err := read(r, &body); err != nil {
+	if err := errors.Join(read(r, &body), body.check()); err != nil {
 		return err
 	}
 	ws, _, err := s.one(r)

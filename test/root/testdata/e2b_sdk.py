@@ -10,7 +10,7 @@ from e2b.api.client.api.sandboxes import get_v_2_sandboxes_sandbox_id_logs
 from e2b.api.client.models import LogLevel
 from e2b.api.client_sync import get_api_client
 from e2b.connection_config import ConnectionConfig
-from e2b.exceptions import NotFoundException, SandboxException, SandboxNotRunningException
+from e2b.exceptions import InvalidArgumentException, NotFoundException, SandboxException, SandboxNotRunningException
 
 
 def same(what, got, want):
@@ -64,6 +64,13 @@ same("depth", sorted(e.path for e in sb.files.list("/home/work/m", depth=2)), ["
 same("exists", (sb.files.exists("a/b.txt"), sb.files.exists("nope")), (True, False))
 fails("no such file", NotFoundException, lambda: sb.files.read("nope"))
 same("make_dir", (sb.files.make_dir("d1/d2"), sb.files.make_dir("d1/d2")), (True, False))
+sb.files.write("plain", "p")
+for what, f in {
+    "list of a file": lambda: sb.files.list("plain"), "make_dir of a file": lambda: sb.files.make_dir("plain"),
+    "make_dir below one": lambda: sb.files.make_dir("plain/x"), "read of a directory": lambda: sb.files.read("d1"),
+    "write to one": lambda: sb.files.write("d1", "x"), "watch of a file": lambda: sb.files.watch_dir("plain"),
+}.items():
+    fails(what, InvalidArgumentException, f)
 same("rename", sb.files.rename("a/b.txt", "c/d.txt").path, "/home/work/c/d.txt")
 sb.files.remove("c")
 same("removed", sb.files.exists("c"), False)
@@ -139,6 +146,13 @@ same("its time stands still", woken.get_info().end_at.year, 9999)
 same("and back without what ran", (woken.connect(timeout=60).commands.list(), woken.files.read("kept")), ([], "it\n"))
 for x in (kept, woken):
     same("kill", x.kill(), True)
+gone = Sandbox.create(timeout=60)
+h = gone.commands.run("sleep 100", background=True)
+gone.kill()
+fails("a command whose sandbox is killed", SandboxNotRunningException, h.wait)
+fails("one whose sandbox reaches its timeout", SandboxNotRunningException, lambda: Sandbox.create(timeout=2).commands.run("sleep 100"))
+fails("what would be missed", SandboxException, lambda: Sandbox.create(network={"egress_proxy": {"address": "p.example:1"}}))
+same("it knows where it is", sb.commands.run("echo $E2B_SANDBOX_ID").stdout, sb.sandbox_id + "\n")
 net = Sandbox.create(timeout=60, network={"allow_out": ["one.example", "two.example"]})
 same("network", sorted(net.get_info().network["allow_out"]), ["one.example", "two.example"])
 net.update_network({"allow_out": ["two.example", "three.example"]})
