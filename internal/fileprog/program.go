@@ -262,11 +262,14 @@ func (s *served) explain(verb, p string, err error) error {
 	}
 	for _, r := range reasons {
 		if errors.Is(err, r.is) {
-			what := ""
+			what, text := "", r.text
 			if !isErrno(err) {
 				what = err.Error() + ": "
 			}
-			return fmt.Errorf("cannot %s %q: %s%s: %w", verb, p, what, r.text, r.kind)
+			if r.is == fs.ErrNotExist && (s.req.Op == fileapi.Write || s.req.Op == fileapi.Mkdir) {
+				text = "the directory that it is to be in is not there: make it first, or have it made (parents)"
+			}
+			return fmt.Errorf("cannot %s %q: %s%s: %w", verb, p, what, text, r.kind)
 		}
 	}
 	if strings.Contains(err.Error(), "path escapes from parent") { // package os has no name for it
@@ -278,6 +281,9 @@ func (s *served) explain(verb, p string, err error) error {
 
 // isErrno reports whether an error says no more than the system does about the path that was asked for.
 func isErrno(err error) bool {
+	if _, ok := err.(unix.Errno); ok { //nolint:errorlint // nothing is wrapped around it
+		return true
+	}
 	if _, ok := errors.AsType[unix.Errno](err); !ok {
 		return errors.Is(err, filetree.ErrIrregular)
 	}
