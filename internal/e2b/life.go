@@ -9,6 +9,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/fault"
+	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -82,8 +84,8 @@ func (s *Server) pause(w http.ResponseWriter, r *http.Request) error {
 		failAs(w, http.StatusConflict, "cannot pause "+string(ws.Name)+": it is paused")
 		return nil
 	}
-	// First, so that it is kept whatever comes between this and the end of its time.
-	if kept.Held = !ws.Expires.IsZero(); kept.Held {
+	// First, so that it is kept whatever comes between this and the end of its time; and not for who may not pause it.
+	if kept.Held = !ws.Expires.IsZero(); kept.Held && authn.FromContext(r.Context()).Can(principal.Lifecycle) {
 		if err := s.put(r.Context(), string(ws.Name), kept); err != nil {
 			return err
 		}
@@ -105,7 +107,12 @@ func (s *Server) putAside(ctx context.Context, ws workspace.Workspace, kept row,
 	case stop:
 		_, err = s.Gate.Stop(ctx, p, name)
 	case ws.State == workspace.StateRunning:
-		_, err = s.Gate.Pause(ctx, p, name)
+		if _, err = s.Gate.Pause(ctx, p, name); errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
+			// SDKs take 409 for "it is paused". If it runs, it has no control group to pause it by.
+			if now, lerr := s.Gate.Get(ctx, p, name); lerr == nil && now.State == workspace.StateRunning {
+				err = notImplemented("%s; a pause without memory (mode: \"filesystem\") works", fault.Text(err))
+			}
+		}
 	}
 	if err == nil && kept.Held {
 		_, err = s.Gate.Update(ctx, p, name, workspace.Change{TTL: workspace.Forever})

@@ -114,7 +114,7 @@ func FuzzRequest(f *testing.F) {
 // A directory that is missing is said to be, and how to have it made; an error of the system is said once.
 func TestWhereNothingCanBeWritten(t *testing.T) {
 	x := newTree(t)
-	for _, o := range []fileapi.Op{fileapi.Write, fileapi.Mkdir} {
+	for _, o := range []fileapi.Op{fileapi.Write, fileapi.Mkdir, fileapi.Unpack} {
 		if a := x.ask(t, op(o, "none/new"), "text"); a.Kind != "not_found" || !strings.Contains(a.Error, "(parents)") {
 			t.Errorf("%s: %s, %s", o, a.Kind, a.Error)
 		}

@@ -248,6 +248,11 @@ var reasons = []struct {
 	{io.ErrUnexpectedEOF, errdefs.ErrAborted, "it was broken off, and what was there stays"},
 }
 
+// missing is what is not there where something was to be made.
+var missing = map[fileapi.Op]string{
+	fileapi.Write: "the directory that it is to be in", fileapi.Mkdir: "the directory that it is to be in", fileapi.Unpack: "the directory",
+}
+
 // explain says what has become of an operation on a path.
 func (s *served) explain(verb, p string, err error) error {
 	if err == nil {
@@ -266,8 +271,8 @@ func (s *served) explain(verb, p string, err error) error {
 			if !isErrno(err) {
 				what = err.Error() + ": "
 			}
-			if r.is == fs.ErrNotExist && (s.req.Op == fileapi.Write || s.req.Op == fileapi.Mkdir) {
-				text = "the directory that it is to be in is not there: make it first, or have it made (parents)"
+			if missing := missing[s.req.Op]; r.is == fs.ErrNotExist && missing != "" {
+				text = missing + " is not there: make it first, or have it made (parents)"
 			}
 			return fmt.Errorf("cannot %s %q: %s%s: %w", verb, p, what, text, r.kind)
 		}
