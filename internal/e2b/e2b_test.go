@@ -32,13 +32,19 @@ import (
 const patience = 20 * time.Second
 
 // book keeps in memory.
-type book struct{ texts sync.Map }
+type book struct {
+	texts sync.Map
+	told  chan<- string // gets what is kept, if it is set
+}
 
 func (b *book) SetSandbox(_ context.Context, name id.Workspace, text string) error {
 	for range rand.N(100) { // others come in between, as with a database
 		runtime.Gosched()
 	}
 	b.texts.Store(name, text)
+	if b.told != nil {
+		b.told <- text
+	}
 	return nil
 }
 
@@ -63,13 +69,19 @@ type rig struct {
 
 func start(t *testing.T, slow time.Duration) *rig {
 	t.Helper()
+	return startOver(t, slow, func(g *apitest.Gate) api.Gate { return g })
+}
+
+// startOver is start with what stands between the server and the double.
+func startOver(t *testing.T, slow time.Duration, over func(*apitest.Gate) api.Gate) *rig {
+	t.Helper()
 	g := &apitest.Gate{}
 	t.Cleanup(g.Close)
 	tokens := authn.NewTokens(g)
 	surface := api.NewServer(g, api.Options{Tokens: tokens})
 	told, kept := &history{}, &book{}
 	s := e2b.New(e2b.Options{
-		Gate: g, Door: surface, Tokens: tokens, Book: kept, History: told, Key: []byte("key"), Domain: "sandboxes.test", Slow: slow,
+		Gate: over(g), Door: surface, Tokens: tokens, Book: kept, History: told, Key: []byte("key"), Domain: "sandboxes.test", Slow: slow,
 	})
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

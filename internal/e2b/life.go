@@ -168,7 +168,15 @@ func (s *Server) goOn(ctx context.Context, ws workspace.Workspace, kept row, lif
 		_, err = s.Gate.Start(ctx, p, name)
 	}
 	if err == nil && (kept.held(ws) || !ws.Expires.IsZero() && time.Now().Add(life).After(ws.Expires)) {
-		_, err = s.Gate.Update(ctx, p, name, workspace.Change{TTL: life})
+		var now workspace.Workspace
+		now, err = s.Gate.Update(ctx, p, name, workspace.Change{TTL: life})
+		switch { // its time was over a moment before
+		case err != nil:
+		case now.State == workspace.StatePaused:
+			_, err = s.Gate.Resume(ctx, p, name)
+		case now.State == workspace.StateStopped:
+			_, err = s.Gate.Start(ctx, p, name)
+		}
 	}
 	if err == nil && kept.Held {
 		kept.Held = false

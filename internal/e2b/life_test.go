@@ -1,14 +1,18 @@
 package e2b_test
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/carrel-dev/carrel/internal/api"
+	"github.com/carrel-dev/carrel/internal/api/apitest"
 	"github.com/carrel-dev/carrel/internal/e2b"
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -157,6 +161,66 @@ func TestPausedAndConnectedAtOnce(t *testing.T) {
 		all.Wait()
 		if l := r.life(s); (l.State == "running") == (l.EndAt.Year() == 9999) {
 			t.Fatalf("%+v", l)
+		}
+	}
+}
+
+// late is a gate at which the time of a workspace is over in the moment in which it is given more.
+type late struct {
+	*apitest.Gate
+	end func(*apitest.Gate, context.Context, principal.Principal, string) (api.Workspace, error)
+}
+
+func (l late) Update(ctx context.Context, p principal.Principal, ref string, c workspace.Change) (api.Workspace, error) {
+	if _, err := l.end(l.Gate, ctx, p, ref); err != nil {
+		return api.Workspace{}, err
+	}
+	return l.Gate.Update(ctx, p, ref, c)
+}
+
+// Who connects in that moment has a sandbox that runs.
+func TestConnectedAtItsEnd(t *testing.T) {
+	for what, end := range map[string]func(*apitest.Gate, context.Context, principal.Principal, string) (api.Workspace, error){
+		"paused": (*apitest.Gate).Pause, "stopped": (*apitest.Gate).Stop,
+	} {
+		r := startOver(t, 0, func(g *apitest.Gate) api.Gate { return late{g, end} })
+		s := r.made(`{"timeout":60,"autoPause":true}`)
+		if status, b := r.send("POST", "/sandboxes/"+s.id+"/connect", `{"timeout":900}`, "X-Api-Key", r.key); status != 200 {
+			t.Errorf("%s: %d %s", what, status, b)
+		}
+		if l := r.life(s); l.State != "running" {
+			t.Errorf("%s: %+v", what, l)
+		}
+	}
+}
+
+// No time at all is the least that there may be, and for a new sandbox none.
+func TestNoTime(t *testing.T) {
+	r := start(t, 0)
+	s := r.sandbox()
+	if status, b := r.send("POST", "/sandboxes/"+s.id+"/timeout", `{"timeout":0}`, "X-Api-Key", r.key); status != 204 {
+		t.Errorf("%d %s", status, b)
+	}
+	if status, b := r.send("POST", "/sandboxes/"+s.id+"/timeout", `{"timeout":-1}`, "X-Api-Key", r.key); status != 400 {
+		t.Errorf("%d %s", status, b)
+	}
+}
+
+// Who may not pause a sandbox does not keep it over the end of its time by asking.
+func TestPauseByAStranger(t *testing.T) {
+	r := start(t, 0)
+	s := r.sandbox()
+	before, _ := r.book.texts.Load(id.Workspace(s.id))
+	kept := make(chan string, 100)
+	r.book.told = kept
+	agent := r.gate.Issue(t, principal.Principal{Kind: principal.User, UID: 7}, principal.Wanted{Roles: principal.Roles(principal.Agent)})
+	if status, b := r.send("POST", "/sandboxes/"+s.id+"/pause", "", "X-Api-Key", e2b.APIKey(agent)); status != 403 {
+		t.Errorf("%d %s", status, b)
+	}
+	close(kept)
+	for text := range kept {
+		if text != before {
+			t.Errorf("it is kept as %s", text)
 		}
 	}
 }

@@ -271,7 +271,7 @@ func (s *served) explain(verb, p string, err error) error {
 			if !isErrno(err) {
 				what = err.Error() + ": "
 			}
-			if missing := missing[s.req.Op]; r.is == fs.ErrNotExist && missing != "" {
+			if missing := missing[s.req.Op]; errors.Is(r.is, fs.ErrNotExist) && missing != "" {
 				text = missing + " is not there: make it first, or have it made (parents)"
 			}
 			return fmt.Errorf("cannot %s %q: %s%s: %w", verb, p, what, text, r.kind)
