@@ -310,6 +310,21 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
+// What a client has seen the end of is in no list.
+func TestEndedIsNotListed(t *testing.T) {
+	r := start(t, 0)
+	p := r.processes(r.sandbox())
+	for range 100 {
+		st, pid := r.begun(p, shell("true", false))
+		for st.Receive() && st.Msg().GetEvent().GetEnd() == nil {
+		}
+		list, err := p.List(t.Context(), connect.NewRequest(&process.ListRequest{}))
+		if err != nil || len(list.Msg.GetProcesses()) != 0 {
+			t.Fatalf("after the end of %d: %v, %v", pid, list, err)
+		}
+	}
+}
+
 // Requests that are wrong are answered in the form of E2B's API, and change nothing.
 func TestWrongRequests(t *testing.T) {
 	r := start(t, 0)

@@ -200,10 +200,10 @@ func (s processes) start(ctx context.Context, m *process.StartRequest, e execapi
 // goneFor asks whether a sandbox has gone, or goes.
 func (s processes) goneFor(p principal.Principal, name string) func() bool {
 	return func() bool {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		ws, err := s.Gate.Get(ctx, p, name)
-		return errdefs.IsNotFound(err) || err == nil && ws.State == workspace.StateDestroying
+		return errdefs.IsNotFound(err) || errdefs.IsPermissionDenied(err) || err == nil && ws.State == workspace.StateDestroying
 	}
 }
 
@@ -358,6 +358,9 @@ func (s processes) List(ctx context.Context, _ *connect.Request[process.ListRequ
 	}
 	out := &process.ListResponse{}
 	for _, c := range s.running.list(sandboxOf(ctx)) {
+		if c.over() {
+			continue
+		}
 		out.Processes = append(out.Processes, &process.ProcessInfo{
 			Pid: c.pid, Tag: c.tag,
 			Config: &process.ProcessConfig{Cmd: c.config.argv[0], Args: c.config.argv[1:], Envs: c.config.envs, Cwd: c.config.cwd},

@@ -156,6 +156,13 @@ func (c *command) unfollow(f *follower) {
 	c.followers = slices.DeleteFunc(c.followers, func(x *follower) bool { return x == f })
 }
 
+// over reports whether it has ended.
+func (c *command) over() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.end != nil
+}
+
 // tell gives an event to all clients. One that does not take it in time is let go.
 func (c *command) tell(e event) {
 	c.mu.Lock()
@@ -219,9 +226,11 @@ func (c *command) run() {
 		err = fmt.Errorf("the sandbox was killed or reached its timeout: %w", errdefs.ErrUnavailable)
 	}
 	end := &ending{status, err}
+	c.mu.Lock()
+	c.end = end // before anybody hears of it, so that it is in no list then
+	c.mu.Unlock()
 	c.tell(event{end: end})
 	c.mu.Lock()
-	c.end = end
 	for _, f := range c.followers {
 		close(f.events)
 	}

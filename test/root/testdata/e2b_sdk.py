@@ -5,7 +5,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from e2b import CommandExitException, PtySize, Sandbox, SandboxQuery, TimeoutException
+from e2b import CommandExitException, PtySize, Sandbox, SandboxQuery, Template, TimeoutException, Volume
 from e2b.api.client.api.sandboxes import get_v_2_sandboxes_sandbox_id_logs
 from e2b.api.client.models import LogLevel
 from e2b.api.client_sync import get_api_client
@@ -88,6 +88,18 @@ same("signed URL", urllib.request.urlopen(request).read(), b"1")
 upload = urllib.request.Request(sb.upload_url("d1/up.txt", use_signature_expiration=60), data=b"up", method="POST",
                                 headers={"E2b-Sandbox-Id": sb.sandbox_id, "Content-Type": "application/octet-stream"})
 same("signed upload", (urllib.request.urlopen(upload).status, sb.files.read("d1/up.txt")), (200, "up"))
+# git
+sb.git.init("repo", initial_branch="main")
+sb.git.configure_user("A", "a@example.org")
+sb.files.write("repo/a.txt", "a")
+sb.git.add("repo")
+sb.git.commit("repo", "first")
+sb.git.create_branch("repo", "next")
+branches = sb.git.branches("repo")
+same("branches", (branches.current_branch, sorted(branches.branches)), ("next", ["main", "next"]))
+fails("a clone that no rule allows", CommandExitException, lambda: sb.git.clone("https://git.example/x.git", "x"))
+fails("volumes", Exception, Volume.list)
+same("templates", Template.exists("base"), False)
 # terminals
 out = bytearray()
 p = sb.pty.create(PtySize(rows=24, cols=80))
