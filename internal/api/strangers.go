@@ -21,9 +21,11 @@ import (
 // they send is read slowly. Who connects and is gone again without end costs a handshake each time, so an
 // address may do that so often.
 const (
-	maxStrangers     = 256
-	acquaintBurst    = 128
-	acquaintEvery    = time.Second / 32
+	maxStrangers  = 256
+	acquaintBurst = 128
+	acquaintEvery = time.Second / 32
+	// Without TLS there is no handshake, and programs that speak HTTP/1.1 and keep no connection need one for each request.
+	plainEvery       = time.Second / 1024
 	maxAcquaintances = 4096 // addresses that are remembered; the others share one bucket
 	// Without a request of somebody known under way, readAtOnce bytes are read as they come, which is a
 	// handshake and the largest header, and readRate a second beyond that: a connection can be fed with
@@ -35,13 +37,19 @@ const (
 // Strangers returns l, on which TLSServer serves, with connections that are told apart by whether a good
 // token came on them.
 func Strangers(l net.Listener) net.Listener {
-	return &doorstep{l, bucket.NewMany[string](maxAcquaintances)}
+	return &doorstep{l, bucket.NewMany[string](maxAcquaintances), bucket.Bound{Burst: acquaintBurst, Every: acquaintEvery}}
+}
+
+// Neighbours is Strangers for a listener on loopback that serves without TLS.
+func Neighbours(l net.Listener) net.Listener {
+	return &doorstep{l, bucket.NewMany[string](maxAcquaintances), bucket.Bound{Burst: maxLoopConns, Every: plainEvery}}
 }
 
 // doorstep is used by one goroutine, that of Serve.
 type doorstep struct {
 	net.Listener
 	came *bucket.Many[string] // by network; "" is those that are not remembered
+	rate bucket.Bound
 }
 
 // Accept implements net.Listener.
@@ -52,7 +60,7 @@ func (d *doorstep) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		networks := authn.Networks(c.RemoteAddr())
-		if d.came.Take(networks[len(networks)-1], bucket.Bound{Burst: acquaintBurst, Every: acquaintEvery}, time.Now()) == 0 {
+		if d.came.Take(networks[len(networks)-1], d.rate, time.Now()) == 0 {
 			return newVisitor(c), nil
 		}
 		_ = c.Close()

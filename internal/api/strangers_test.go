@@ -133,16 +133,29 @@ func TestFramesOfNobodyAreReadSlowly(t *testing.T) {
 
 // Who knocks without end is let in so often.
 func TestAnAddressConnectsSoOften(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := api.Strangers(&counted{Listener: &pipes{}, most: 1000}) // all at one moment
-		let := 0
-		for _, err := l.Accept(); err == nil; _, err = l.Accept() {
-			let++
-		}
-		if let != 128 {
-			t.Errorf("%d of 1000 were let in", let)
-		}
-	})
+	for name, c := range map[string]struct {
+		door     func(net.Listener) net.Listener
+		most, in int
+	}{"over TLS": {api.Strangers, 128, 32}, "without, on loopback": {api.Neighbours, 256, 1000}} {
+		synctest.Test(t, func(t *testing.T) {
+			l := &counted{Listener: &pipes{}}
+			d := c.door(l)
+			let := func() (n int) { // of those that come at one moment
+				l.most = 1000
+				for _, err := d.Accept(); err == nil; _, err = d.Accept() {
+					n++
+				}
+				return n
+			}
+			if n := let(); n != c.most {
+				t.Errorf("%s: %d of 1000 were let in", name, n)
+			}
+			time.Sleep(time.Second) //nolint:forbidigo // the bubble's
+			if n := let(); n != min(c.in, c.most) {
+				t.Errorf("%s: %d a second later", name, n)
+			}
+		})
+	}
 }
 
 // counted ends after so many connections.

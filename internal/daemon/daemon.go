@@ -292,7 +292,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	g = flow.New(flow.Config{
 		Redact:   redactor,
 		Runtimes: runtime.ByBoundary{workspace.BoundaryNamespace: rt}, Store: db, Audit: audited, Prefix: cfg.NamePrefix, Limits: cfg.Limits,
-		Idle: cfg.IdleTimeout, Allow: cfg.Allow, Profiles: profiles(cfg),
+		Idle: cfg.IdleTimeout, Allow: cfg.Allow, Profiles: profiles(cfg), Keeps: e2b.Keeps(db),
 		Files: files, Archiver: program, Tools: tools, KeepArchives: cfg.ArchiveRetention, KeepHomes: cfg.HomeRetention,
 		Unpacking:   archiver.Limits{Bytes: cfg.RestoreMaxBytes, Entries: int64(cfg.RestoreMaxEntries), Ratio: int64(cfg.RestoreMaxRatio)},
 		MaxArchives: cfg.MaxArchivesPerOwner, ArchiveBytes: cfg.ArchiveBytesPerOwner,

@@ -96,7 +96,7 @@ func (l *e2bListener) server(ctx context.Context, surface *api.Server, o e2b.Opt
 
 func (l *e2bListener) serve(server *http.Server) error {
 	if l.keys == nil {
-		return server.Serve(api.Strangers(l))
+		return server.Serve(api.Neighbours(l))
 	}
 	return server.ServeTLS(api.Strangers(l), "", "")
 }

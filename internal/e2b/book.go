@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // Book keeps one text for each workspace, which goes with the workspace.
@@ -26,6 +27,43 @@ type row struct {
 	Envs map[string]string `json:"envs,omitempty"`
 	// Token is the id of the token that made it.
 	Token string `json:"token,omitempty"`
+	// AtEnd is what becomes of it when its time is over; Wakes whether a request then has it go on.
+	AtEnd atEnd `json:"at_end,omitempty"`
+	Wakes bool  `json:"wakes,omitempty"`
+	// Life is the time that it was made with, in seconds.
+	Life int64 `json:"life,omitempty"`
+	// Held: it was paused here, and has no end until it goes on.
+	Held bool `json:"held,omitempty"`
+}
+
+// held reports whether the time of w stands still: it was paused here, or because its time was over.
+func (r row) held(w workspace.Workspace) bool { return r.Held || r.AtEnd != ends && w.Expires.IsZero() }
+
+// atEnd is what becomes of a sandbox whose time is over.
+type atEnd string
+
+// ends destroys it, pauses keeps it with its memory, stops without.
+const (
+	ends   atEnd = ""
+	pauses atEnd = "pause"
+	stops  atEnd = "stop"
+)
+
+// Keeps says how a workspace is kept whose time is over: paused, stopped, or not at all, which is "".
+func Keeps(b Book) func(context.Context, id.Workspace) (workspace.State, error) {
+	s := &Server{Options: Options{Book: b}}
+	return func(ctx context.Context, name id.Workspace) (workspace.State, error) {
+		r, err := s.row(ctx, string(name))
+		switch {
+		case err != nil:
+			return "", err
+		case r.AtEnd == stops:
+			return workspace.StateStopped, nil
+		case r.AtEnd == pauses || r.Held:
+			return workspace.StatePaused, nil
+		}
+		return "", nil
+	}
 }
 
 const (

@@ -74,6 +74,7 @@ type Server struct {
 	data     http.Handler
 	running  running
 	watchers watchers
+	lives    turns
 	waiting  atomic.Uint32
 	// seen are the tokens that sandboxes were given out to, by workspace, for signed URLs.
 	seen struct {
@@ -157,12 +158,21 @@ func (s *Server) served(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ws, err := s.Gate.Get(r.Context(), authn.FromContext(r.Context()), sandboxOf(r.Context()))
 		switch {
-		case errdefs.IsNotFound(err), errdefs.IsPermissionDenied(err), err == nil && string(ws.Name) != sandboxOf(r.Context()):
+		case errdefs.IsNotFound(err), errdefs.IsPermissionDenied(err), err == nil && string(ws.Name) != sandboxOf(r.Context()),
+			err == nil && ws.State == workspace.StateDestroying:
 			failAs(w, http.StatusBadGateway, "The sandbox was not found")
 		case err != nil:
-			fail(w, err)
-		case ws.State == workspace.StatePaused:
-			failAs(w, http.StatusBadGateway, "The sandbox was not found: it is paused; connect to it to have it go on")
+			answerWith(w, r, err)
+		case ws.State != workspace.StateRunning:
+			ok, err := s.awake(r, ws)
+			switch {
+			case err != nil:
+				answerWith(w, r, err)
+			case !ok:
+				failAs(w, http.StatusBadGateway, "The sandbox was not found: it is paused; connect to it to have it go on")
+			default:
+				next.ServeHTTP(w, r)
+			}
 		default:
 			next.ServeHTTP(w, r)
 		}

@@ -7,8 +7,10 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +18,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/carrel-dev/carrel/gen/e2b/filesystem/filesystemconnect"
 	"github.com/carrel-dev/carrel/gen/e2b/process"
 	"github.com/carrel-dev/carrel/gen/e2b/process/processconnect"
 	"github.com/carrel-dev/carrel/internal/api"
@@ -29,10 +32,19 @@ import (
 const patience = 20 * time.Second
 
 // book keeps in memory.
-type book struct{ texts sync.Map }
+type book struct {
+	texts sync.Map
+	told  chan<- string // gets what is kept, if it is set
+}
 
 func (b *book) SetSandbox(_ context.Context, name id.Workspace, text string) error {
+	for range rand.N(100) { // others come in between, as with a database
+		runtime.Gosched()
+	}
 	b.texts.Store(name, text)
+	if b.told != nil {
+		b.told <- text
+	}
 	return nil
 }
 
@@ -48,6 +60,7 @@ type rig struct {
 	url    string
 	key    string
 	server *e2b.Server
+	book   *book
 	client *http.Client
 	gate   *apitest.Gate
 	// history is what was done in every sandbox.
@@ -56,13 +69,19 @@ type rig struct {
 
 func start(t *testing.T, slow time.Duration) *rig {
 	t.Helper()
+	return startOver(t, slow, func(g *apitest.Gate) api.Gate { return g })
+}
+
+// startOver is start with what stands between the server and the double.
+func startOver(t *testing.T, slow time.Duration, over func(*apitest.Gate) api.Gate) *rig {
+	t.Helper()
 	g := &apitest.Gate{}
 	t.Cleanup(g.Close)
 	tokens := authn.NewTokens(g)
 	surface := api.NewServer(g, api.Options{Tokens: tokens})
-	told := &history{}
+	told, kept := &history{}, &book{}
 	s := e2b.New(e2b.Options{
-		Gate: g, Door: surface, Tokens: tokens, Book: &book{}, History: told, Key: []byte("key"), Domain: "sandboxes.test", Slow: slow,
+		Gate: over(g), Door: surface, Tokens: tokens, Book: kept, History: told, Key: []byte("key"), Domain: "sandboxes.test", Slow: slow,
 	})
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -70,7 +89,7 @@ func start(t *testing.T, slow time.Duration) *rig {
 	}
 	h := surface.RemoteServer(s, nil)
 	served := make(chan struct{})
-	go func() { defer close(served); _ = h.Serve(api.Strangers(l)) }()
+	go func() { defer close(served); _ = h.Serve(api.Neighbours(l)) }()
 	owner := principal.Principal{Kind: principal.User, UID: 7}
 	secret := g.Issue(t, owner, principal.Wanted{Roles: principal.Roles(principal.Operator)})
 	transport := &http.Transport{Protocols: new(http.Protocols)}
@@ -81,7 +100,7 @@ func start(t *testing.T, slow time.Duration) *rig {
 		<-served
 		s.Close()
 	})
-	return &rig{t, "http://" + l.Addr().String(), e2b.APIKey(secret), s, &http.Client{Transport: transport}, g, told}
+	return &rig{t, "http://" + l.Addr().String(), e2b.APIKey(secret), s, kept, &http.Client{Transport: transport}, g, told}
 }
 
 func (r *rig) send(method, path, body string, headers ...string) (int, string) {
@@ -115,7 +134,13 @@ type sandbox struct{ id, access string }
 
 func (r *rig) sandbox() sandbox {
 	r.t.Helper()
-	status, b := r.send("POST", "/sandboxes", `{"templateID":"base","timeout":600}`, "X-Api-Key", r.key)
+	return r.made(`{"templateID":"base","timeout":600}`)
+}
+
+// made is a sandbox that a body asks for.
+func (r *rig) made(body string) sandbox {
+	r.t.Helper()
+	status, b := r.send("POST", "/sandboxes", body, "X-Api-Key", r.key)
 	field := func(name string) string {
 		_, rest, _ := strings.Cut(b, `"`+name+`":"`)
 		v, _, _ := strings.Cut(rest, `"`)
@@ -141,6 +166,12 @@ func (w with) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func (r *rig) processes(s sandbox) processconnect.ProcessClient {
 	return processconnect.NewProcessClient(&http.Client{
+		Transport: with{r.client.Transport, [4]string{"E2b-Sandbox-Id", s.id, "X-Access-Token", s.access}},
+	}, r.url)
+}
+
+func (r *rig) files(s sandbox) filesystemconnect.FilesystemClient {
+	return filesystemconnect.NewFilesystemClient(&http.Client{
 		Transport: with{r.client.Transport, [4]string{"E2b-Sandbox-Id", s.id, "X-Access-Token", s.access}},
 	}, r.url)
 }
@@ -279,6 +310,21 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
+// What a client has seen the end of is in no list.
+func TestEndedIsNotListed(t *testing.T) {
+	r := start(t, 0)
+	p := r.processes(r.sandbox())
+	for range 100 {
+		st, pid := r.begun(p, shell("true", false))
+		for st.Receive() && st.Msg().GetEvent().GetEnd() == nil {
+		}
+		list, err := p.List(t.Context(), connect.NewRequest(&process.ListRequest{}))
+		if err != nil || len(list.Msg.GetProcesses()) != 0 {
+			t.Fatalf("after the end of %d: %v, %v", pid, list, err)
+		}
+	}
+}
+
 // Requests that are wrong are answered in the form of E2B's API, and change nothing.
 func TestWrongRequests(t *testing.T) {
 	r := start(t, 0)
@@ -289,12 +335,22 @@ func TestWrongRequests(t *testing.T) {
 		status             int
 		headers            []string
 	}{
-		"no key":             {"GET", "/sandboxes", "", 401, nil},
-		"not JSON":           {"POST", "/sandboxes", `{"templateID":`, 400, []string{"X-Api-Key", r.key}},
-		"long metadata":      {"POST", "/sandboxes", `{"metadata":{"k":"` + long + `"}}`, 400, []string{"X-Api-Key", r.key}},
-		"no time":            {"POST", "/sandboxes", `{"timeout":0}`, 400, []string{"X-Api-Key", r.key}},
-		"eternal":            {"POST", "/sandboxes", `{"timeout":9223372036854775807}`, 400, []string{"X-Api-Key", r.key}},
-		"auto pause":         {"POST", "/sandboxes", `{"autoPause":true}`, 501, []string{"X-Api-Key", r.key}},
+		"no key":              {"GET", "/sandboxes", "", 401, nil},
+		"not JSON":            {"POST", "/sandboxes", `{"templateID":`, 400, []string{"X-Api-Key", r.key}},
+		"long metadata":       {"POST", "/sandboxes", `{"metadata":{"k":"` + long + `"}}`, 400, []string{"X-Api-Key", r.key}},
+		"no time":             {"POST", "/sandboxes", `{"timeout":0}`, 400, []string{"X-Api-Key", r.key}},
+		"eternal":             {"POST", "/sandboxes", `{"timeout":9223372036854775807}`, 400, []string{"X-Api-Key", r.key}},
+		"resumed, not paused": {"POST", "/sandboxes", `{"autoResume":{"enabled":true}}`, 400, []string{"X-Api-Key", r.key}},
+		"resumed, no memory": {
+			"POST", "/sandboxes", `{"autoPause":true,"autoPauseMemory":false,"autoResume":{"enabled":true}}`, 400, []string{"X-Api-Key", r.key},
+		},
+		"a proxy": {"POST", "/sandboxes", `{"network":{"egressProxy":{"address":"p:1"}}}`, 501, []string{"X-Api-Key", r.key}},
+		"rules":   {"POST", "/sandboxes", `{"network":{"rules":{"h.example":[{}]}}}`, 501, []string{"X-Api-Key", r.key}},
+		"a mask":  {"POST", "/sandboxes", `{"network":{"maskRequestHost":"h"}}`, 501, []string{"X-Api-Key", r.key}},
+		"TLS":     {"POST", "/sandboxes", `{"network":{"httpsPorts":[1]}}`, 501, []string{"X-Api-Key", r.key}},
+		"a proxy later": {
+			"PUT", "/sandboxes/" + s.id + "/network", `{"egressProxy":{"address":"p:1"}}`, 501, []string{"X-Api-Key", r.key},
+		},
 		"a page of nothing":  {"GET", "/v2/sandboxes?nextToken=zz", "", 400, []string{"X-Api-Key", r.key}},
 		"too many":           {"GET", "/v2/sandboxes?limit=1000000", "", 400, []string{"X-Api-Key", r.key}},
 		"another route":      {"GET", "/templates", "", 404, []string{"X-Api-Key", r.key}},
@@ -363,6 +419,47 @@ func TestCompressedOnRequest(t *testing.T) {
 			t.Errorf("%q: %d bytes, %v", accepts, len(b), err)
 		}
 		res.Body.Close()
+	}
+}
+
+// A command of a sandbox that is killed did not end by itself, and nothing is said of its exit code.
+func TestKilledWithItsCommand(t *testing.T) {
+	r := start(t, 0)
+	s := r.sandbox()
+	st, pid := r.begun(r.processes(s), shell("exec sleep 1000", false))
+	signalled, _ := r.begun(r.processes(s), shell("kill $$", false))
+	for signalled.Receive() {
+		if end := signalled.Msg().GetEvent().GetEnd(); end != nil && end.GetExitCode() != -1 {
+			t.Errorf("one that a signal ended: %v", end)
+		}
+	}
+	if err := signalled.Err(); err != nil {
+		t.Errorf("one that a signal ended: %v", err)
+	}
+	if status, b := r.send("DELETE", "/sandboxes/"+s.id, "", "X-Api-Key", r.key); status != 204 {
+		t.Fatalf("%d %s", status, b)
+	}
+	for st.Receive() {
+		if end := st.Msg().GetEvent().GetEnd(); end != nil {
+			t.Errorf("%d ended: %v", pid, end)
+		}
+	}
+	if connect.CodeOf(st.Err()) != connect.CodeUnavailable || !strings.Contains(st.Err().Error(), "killed or reached its timeout") {
+		t.Errorf("%v", st.Err())
+	}
+}
+
+// A program inside sees that it is in a sandbox, and in which, unless it is told otherwise.
+func TestVariablesOfASandbox(t *testing.T) {
+	r := start(t, 0)
+	s := r.made(`{"envVars":{"E2B_TEMPLATE_ID":"mine"}}`)
+	st, _ := r.begun(r.processes(s), shell("echo $E2B_SANDBOX $E2B_SANDBOX_ID $E2B_TEMPLATE_ID", false))
+	var out string
+	for st.Receive() {
+		out += string(st.Msg().GetEvent().GetData().GetStdout())
+	}
+	if out != "true "+s.id+" mine\n" || st.Err() != nil {
+		t.Errorf("%q, %v", out, st.Err())
 	}
 }
 

@@ -4,11 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/gen/e2b/filesystem/filesystemconnect"
+	"github.com/carrel-dev/carrel/gen/e2b/process/processconnect"
 	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/fault"
 )
@@ -30,10 +33,28 @@ func fail(w http.ResponseWriter, err error) {
 }
 
 // refuse answers what is not admitted. The body was not read; on HTTP/1.1 it would be taken for the next request.
-func refuse(w http.ResponseWriter, _ *http.Request, err error) {
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	w.Header().Set("Connection", "close")
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(time.Second)) // of what comes of it, so that the answer arrives
+	answerWith(w, r, err)
+}
+
+// answerWith answers with an error in the form that the caller's client reads: of a call of a service, whose streams cannot say
+// it by the status alone, in that of Connect.
+func answerWith(w http.ResponseWriter, r *http.Request, err error) {
+	if calls(r) && inConnect.IsSupported(r) {
+		_ = inConnect.Write(w, r, errcode.ToWire(err)) // as in answer
+		return
+	}
 	fail(w, err)
+}
+
+var inConnect = connect.NewErrorWriter()
+
+// calls reports whether a request is a call of one of the services.
+func calls(r *http.Request) bool {
+	return strings.HasPrefix(r.URL.Path, "/"+processconnect.ProcessName+"/") ||
+		strings.HasPrefix(r.URL.Path, "/"+filesystemconnect.FilesystemName+"/")
 }
 
 func failAs(w http.ResponseWriter, status int, text string) {

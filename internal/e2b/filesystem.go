@@ -2,6 +2,7 @@ package e2b
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
 	"path"
 	"strings"
@@ -9,11 +10,13 @@ import (
 	"unicode/utf8"
 
 	"connectrpc.com/connect"
+	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/carrel-dev/carrel/gen/e2b/filesystem"
 	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/fault"
 	"github.com/carrel-dev/carrel/internal/fileapi"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
@@ -37,7 +40,11 @@ func (s *Server) on(ctx context.Context, r fileapi.Request, st fileapi.Streams) 
 	if err := r.Validate(); err != nil {
 		return fileapi.Result{}, err
 	}
-	return s.Gate.OnFiles(ctx, authn.FromContext(ctx), sandboxOf(ctx), r, st)
+	res, err := s.Gate.OnFiles(ctx, authn.FromContext(ctx), sandboxOf(ctx), r, st)
+	if errdefs.IsFailedPrecondition(err) { // it is a directory, or none: SDKs take that for a wrong argument
+		err = fmt.Errorf("%s: %w", fault.Text(err), errdefs.ErrInvalidArgument)
+	}
+	return res, err
 }
 
 // stat looks at a name, and at what it leads to if it is a link.
@@ -53,6 +60,12 @@ func (s *Server) stat(ctx context.Context, p string) (*pb.EntryInfo, error) {
 		}
 	}
 	return info, nil
+}
+
+// isDirectory reports whether a name leads to a directory.
+func (s *Server) isDirectory(ctx context.Context, p string) bool {
+	res, err := s.on(ctx, fileapi.Request{Op: fileapi.Stat, Path: []byte(p), Follow: true}, fileapi.Streams{})
+	return err == nil && res.File.Type == "directory"
 }
 
 func typeOf(t string) pb.FileType {
@@ -118,9 +131,15 @@ func (s filesystem) MakeDir(ctx context.Context, req *connect.Request[pb.MakeDir
 	if err == nil {
 		// SDKs tell by already_exists that it was there; what is missing above is made.
 		_, err = s.on(ctx, fileapi.Request{Op: fileapi.Mkdir, Path: []byte(path.Dir(p)), Parents: true}, fileapi.Streams{})
+		if errdefs.IsAlreadyExists(err) {
+			err = wrong("cannot make %q: a name on the way is no directory", p)
+		}
 	}
 	if err == nil {
 		_, err = s.on(ctx, fileapi.Request{Op: fileapi.Mkdir, Path: []byte(p)}, fileapi.Streams{})
+		if errdefs.IsAlreadyExists(err) && !s.isDirectory(ctx, p) {
+			err = wrong("cannot make %q: there is something with this name that is no directory", p)
+		}
 	}
 	var info *pb.EntryInfo
 	if err == nil {
@@ -157,6 +176,9 @@ func (s filesystem) ListDir(ctx context.Context, req *connect.Request[pb.ListDir
 		res, err = s.on(ctx, fileapi.Request{Op: fileapi.List, Path: []byte(*p), Depth: max(1, int(req.Msg.GetDepth())), After: after},
 			fileapi.Streams{Entries: func(list []fileapi.Entry) error {
 				for _, e := range list {
+					if len(list) == 1 && path.IsAbs(string(e.Path)) { // it is what was asked for itself
+						return wrong("%q is no directory", *p)
+					}
 					if after = e.Path; utf8.Valid(e.Path) {
 						out.Entries = append(out.Entries, entry(path.Join(*p, string(e.Path)), &e))
 					}

@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -24,6 +25,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/pollfd"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // processes serves process.Process.
@@ -70,7 +72,10 @@ func (s processes) params(ctx context.Context, m *process.StartRequest, h http.H
 	if err != nil {
 		return e, config{}, err
 	}
-	envs := map[string]string{}
+	// As E2B has them, so that a program inside sees where it is.
+	envs := map[string]string{
+		"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": sandboxOf(ctx), "E2B_TEMPLATE_ID": cmp.Or(kept.Template, baseTemplate),
+	}
 	maps.Copy(envs, kept.Envs)
 	maps.Copy(envs, p.GetEnvs())
 	for _, k := range slices.Sorted(maps.Keys(envs)) {
@@ -177,7 +182,7 @@ func (s processes) start(ctx context.Context, m *process.StartRequest, e execapi
 	}
 	c = &command{
 		sandbox: sandboxOf(ctx), cmd: x.cmd, config: conf, tag: m.Tag, pid: pid, pty: m.GetPty() != nil, proc: x.proc,
-		slow: s.Slow,
+		slow: s.Slow, gone: s.goneFor(authn.FromContext(ctx), sandboxOf(ctx)),
 	}
 	if err = c.assign(x.proc.Files(), m.GetStdin()); err == nil {
 		f, err = s.running.add(c)
@@ -190,6 +195,16 @@ func (s processes) start(ctx context.Context, m *process.StartRequest, e execapi
 		return nil, nil, told, err
 	}
 	return c, f, told, nil
+}
+
+// goneFor asks whether a sandbox has gone, or goes.
+func (s processes) goneFor(p principal.Principal, name string) func() bool {
+	return func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		ws, err := s.Gate.Get(ctx, p, name)
+		return errdefs.IsNotFound(err) || errdefs.IsPermissionDenied(err) || err == nil && ws.State == workspace.StateDestroying
+	}
 }
 
 // assign gives the far ends their roles, in the order that runtime.Process states.
@@ -343,6 +358,9 @@ func (s processes) List(ctx context.Context, _ *connect.Request[process.ListRequ
 	}
 	out := &process.ListResponse{}
 	for _, c := range s.running.list(sandboxOf(ctx)) {
+		if c.over() {
+			continue
+		}
 		out.Processes = append(out.Processes, &process.ProcessInfo{
 			Pid: c.pid, Tag: c.tag,
 			Config: &process.ProcessConfig{Cmd: c.config.argv[0], Args: c.config.argv[1:], Envs: c.config.envs, Cwd: c.config.cwd},

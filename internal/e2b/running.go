@@ -46,6 +46,7 @@ type command struct {
 	pty     bool
 	proc    runtime.Process
 	slow    time.Duration
+	gone    func() bool // whether its sandbox has gone, or goes
 	// stdin is nil if there is none; out has the output of a terminal alone, or stdout and stderr.
 	input sync.Mutex
 	stdin *os.File
@@ -155,6 +156,13 @@ func (c *command) unfollow(f *follower) {
 	c.followers = slices.DeleteFunc(c.followers, func(x *follower) bool { return x == f })
 }
 
+// over reports whether it has ended.
+func (c *command) over() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.end != nil
+}
+
 // tell gives an event to all clients. One that does not take it in time is let go.
 func (c *command) tell(e event) {
 	c.mu.Lock()
@@ -214,10 +222,15 @@ func (c *command) run() {
 	}
 	pumps.Wait()
 	_ = c.proc.Close()
+	if err == nil && status.Signal != 0 && c.gone() {
+		err = fmt.Errorf("the sandbox was killed or reached its timeout: %w", errdefs.ErrUnavailable)
+	}
 	end := &ending{status, err}
+	c.mu.Lock()
+	c.end = end // before anybody hears of it, so that it is in no list then
+	c.mu.Unlock()
 	c.tell(event{end: end})
 	c.mu.Lock()
-	c.end = end
 	for _, f := range c.followers {
 		close(f.events)
 	}

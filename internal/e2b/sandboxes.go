@@ -105,16 +105,43 @@ type newSandbox struct {
 	Internet *bool             `json:"allow_internet_access"`
 	Network  *network          `json:"network"`
 
-	AutoPause bool            `json:"autoPause"`
-	MCP       json.RawMessage `json:"mcp"`
-	IAM       json.RawMessage `json:"iam"`
-	Volumes   []any           `json:"volumeMounts"`
+	AutoPause   bool  `json:"autoPause"`
+	PauseMemory *bool `json:"autoPauseMemory"`
+	AutoResume  struct {
+		Enabled bool `json:"enabled"`
+	} `json:"autoResume"`
+	MCP     json.RawMessage `json:"mcp"`
+	IAM     json.RawMessage `json:"iam"`
+	Volumes []any           `json:"volumeMounts"`
 }
 
 // network is what a sandbox may reach.
 type network struct {
 	AllowOut []string `json:"allowOut,omitempty"`
 	DenyOut  []string `json:"denyOut,omitempty"`
+
+	// What is not there would be missed without a word: requests would go out another way than was asked for.
+	Proxy any            `json:"egressProxy,omitempty"`
+	Rules map[string]any `json:"rules,omitempty"`
+	Mask  string         `json:"maskRequestHost,omitempty"`
+	HTTPS []int          `json:"httpsPorts,omitempty"`
+}
+
+// check says what is asked for and not there.
+func (n *network) check() error {
+	switch {
+	case n == nil:
+		return nil
+	case n.Proxy != nil:
+		return notImplemented("connections do not go through a proxy of yours (egressProxy)")
+	case len(n.Rules) > 0:
+		return notImplemented("requests are not changed by rules of hosts (rules); \"carrel secret set --inject\" puts secrets into them")
+	case n.Mask != "":
+		return notImplemented("requests to ports have the host that was asked for (maskRequestHost)")
+	case len(n.HTTPS) > 0:
+		return notImplemented("ports are spoken to without TLS (httpsPorts)")
+	}
+	return nil
 }
 
 // all is a network of every address, as SDKs name it.
@@ -132,8 +159,10 @@ func (n *network) reach() workspace.Reach {
 func (n *newSandbox) check() error {
 	given := func(m json.RawMessage) bool { return len(m) > 0 && string(m) != "null" }
 	switch {
-	case n.AutoPause:
-		return notImplemented("a workspace whose time is over goes; autoPause is not there")
+	case n.AutoResume.Enabled && !n.AutoPause:
+		return wrong("autoResume is for a sandbox that is paused when its time is over; set autoPause too")
+	case n.AutoResume.Enabled && n.PauseMemory != nil && !*n.PauseMemory:
+		return wrong("autoResume is for a sandbox whose memory is kept; leave autoPauseMemory out")
 	case given(n.MCP):
 		return notImplemented("there is no gateway for MCP inside")
 	case given(n.IAM):
@@ -141,7 +170,18 @@ func (n *newSandbox) check() error {
 	case len(n.Volumes) > 0:
 		return notImplemented("there are no volumes")
 	}
-	return nil
+	return n.Network.check()
+}
+
+// atEnd is what becomes of it when its time is over.
+func (n *newSandbox) atEnd() atEnd {
+	switch {
+	case !n.AutoPause:
+		return ends
+	case n.PauseMemory != nil && !*n.PauseMemory:
+		return stops
+	}
+	return pauses
 }
 
 func timeout(seconds *int64, otherwise time.Duration) (time.Duration, error) {
@@ -168,6 +208,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
 	if err = errors.Join(err, n.check(), kept.check()); err != nil {
 		return err
 	}
+	kept.AtEnd, kept.Wakes, kept.Life = n.atEnd(), n.AutoResume.Enabled, int64(life/time.Second)
 	want := workspace.Wanted{TTL: life, Reach: n.Network.reach(), Request: r.Header.Get("Idempotency-Key")}
 	if kept.Template != baseTemplate {
 		want.Profile = kept.Template
@@ -197,22 +238,24 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
 // handle is what an SDK needs to use a sandbox.
 func (s *Server) handle(ctx context.Context, w workspace.Workspace, kept row) any {
 	h := struct {
-		Client   string  `json:"clientID"`
-		Envd     string  `json:"envdVersion"`
-		Sandbox  string  `json:"sandboxID"`
-		Template string  `json:"templateID"`
-		Access   string  `json:"envdAccessToken,omitempty"`
-		Traffic  string  `json:"trafficAccessToken,omitempty"`
-		Domain   *string `json:"domain"`
+		Client   string `json:"clientID"`
+		Envd     string `json:"envdVersion"`
+		Sandbox  string `json:"sandboxID"`
+		Template string `json:"templateID"`
+		Access   string `json:"envdAccessToken,omitempty"`
+		Traffic  string `json:"trafficAccessToken,omitempty"`
+		Domain   string `json:"domain"`
 	}{Client: clientID, Envd: EnvdVersion, Sandbox: string(w.Name), Template: cmp.Or(kept.Template, w.Profile, baseTemplate)}
 	if p := authn.FromContext(ctx); p.Kind == principal.Token {
 		h.Access, h.Traffic = s.giveOut(ctx, h.Sandbox), s.trafficToken(h.Sandbox, token.ID(p.Grant.ID))
 	}
-	if s.Domain != "" {
-		h.Domain = &s.Domain
-	}
+	h.Domain = cmp.Or(s.Domain, noDomain)
 	return h
 }
+
+// noDomain is said where sandboxes have no hosts. It leads nowhere (RFC 2606) and says what to do; without one, SDKs take E2B's own,
+// and what is meant for a sandbox, with its access token, would go there.
+const noDomain = "set-e2b-domain.invalid"
 
 const clientID = "carrel"
 
@@ -251,9 +294,9 @@ func shown(w workspace.Workspace, kept row) sandbox {
 	if w.State == workspace.StateRunning {
 		state = "running"
 	}
-	ends := w.Expires
-	if ends.IsZero() {
-		ends = never
+	end := w.Expires
+	if end.IsZero() {
+		end = never
 	}
 	template := cmp.Or(kept.Template, w.Profile, baseTemplate)
 	metadata := kept.Metadata
@@ -262,7 +305,7 @@ func shown(w workspace.Workspace, kept row) sandbox {
 	}
 	return sandbox{
 		Client: clientID, Envd: EnvdVersion, Sandbox: string(w.Name), Template: template, Alias: template, CPUs: runtime.NumCPU(),
-		MemoryMB: w.Limits.MemoryBytes >> 20, DiskMB: w.Limits.DiskBytes >> 20, Started: w.CreatedAt.UTC(), Ends: ends.UTC(), State: state,
+		MemoryMB: w.Limits.MemoryBytes >> 20, DiskMB: w.Limits.DiskBytes >> 20, Started: w.CreatedAt.UTC(), Ends: end.UTC(), State: state,
 		Metadata: metadata,
 	}
 }
@@ -288,7 +331,10 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request) error {
 	}
 	x := shown(ws, kept)
 	x.Access = s.giveOut(r.Context(), x.Sandbox)
-	x.Life = &lifecycle{OnTimeout: "kill"}
+	x.Life = &lifecycle{OnTimeout: "kill", AutoResume: kept.Wakes}
+	if kept.AtEnd != ends {
+		x.Life.OnTimeout = "pause"
+	}
 	reached := len(ws.Reach.Allow) > 0
 	x.Internet, x.Network = &reached, &network{AllowOut: ws.Reach.Allow, DenyOut: ws.Reach.Deny}
 	answer(w, http.StatusOK, x)
@@ -308,98 +354,10 @@ func (s *Server) kill(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// lifeBody is what says how long a sandbox lives from now on.
-type lifeBody struct {
-	Timeout  *int64 `json:"timeout"`
-	Duration *int64 `json:"duration"`
-}
-
-func (s *Server) setTimeout(w http.ResponseWriter, r *http.Request) error {
-	var body lifeBody
-	if err := read(r, &body); err != nil {
-		return err
-	}
-	return s.prolong(w, r, body.Timeout)
-}
-
-func (s *Server) refresh(w http.ResponseWriter, r *http.Request) error {
-	var body lifeBody
-	if err := read(r, &body); err != nil {
-		return err
-	}
-	return s.prolong(w, r, body.Duration)
-}
-
-func (s *Server) prolong(w http.ResponseWriter, r *http.Request, seconds *int64) error {
-	ws, _, err := s.one(r)
-	if err != nil {
-		return err
-	}
-	life, err := timeout(seconds, defaultTimeout)
-	if err != nil {
-		return err
-	}
-	if _, err := s.Gate.Update(r.Context(), authn.FromContext(r.Context()), string(ws.Name), workspace.Change{TTL: life}); err != nil {
-		return err
-	}
-	answer(w, http.StatusNoContent, nil)
-	return nil
-}
-
-func (s *Server) pause(w http.ResponseWriter, r *http.Request) error {
-	ws, _, err := s.one(r)
-	if err != nil {
-		return err
-	}
-	if ws.State != workspace.StateRunning {
-		failAs(w, http.StatusConflict, "cannot pause "+string(ws.Name)+": it does not run")
-		return nil
-	}
-	if _, err := s.Gate.Pause(r.Context(), authn.FromContext(r.Context()), string(ws.Name)); err != nil {
-		return err
-	}
-	answer(w, http.StatusNoContent, nil)
-	return nil
-}
-
-// connect has a sandbox run, and lives at least so long from now on.
-func (s *Server) connect(w http.ResponseWriter, r *http.Request) error {
-	var body lifeBody
-	if err := read(r, &body); err != nil {
-		return err
-	}
-	life, err := timeout(body.Timeout, defaultTimeout)
-	if err != nil {
-		return err
-	}
-	ws, kept, err := s.one(r)
-	if err != nil {
-		return err
-	}
-	ctx, p, status := r.Context(), authn.FromContext(r.Context()), http.StatusOK
-	switch ws.State {
-	case workspace.StateRunning:
-	case workspace.StatePaused:
-		status = http.StatusCreated
-		_, err = s.Gate.Resume(ctx, p, string(ws.Name))
-	default:
-		status = http.StatusCreated
-		_, err = s.Gate.Start(ctx, p, string(ws.Name))
-	}
-	if err == nil && !ws.Expires.IsZero() && time.Now().Add(life).After(ws.Expires) {
-		_, err = s.Gate.Update(ctx, p, string(ws.Name), workspace.Change{TTL: life})
-	}
-	if err != nil {
-		return err
-	}
-	answer(w, status, s.handle(ctx, ws, kept))
-	return nil
-}
-
 // setNetwork replaces the rules of a sandbox.
 func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request) error {
 	var body network
-	if err := read(r, &body); err != nil {
+	if err := errors.Join(read(r, &body), body.check()); err != nil {
 		return err
 	}
 	ws, _, err := s.one(r)

@@ -110,3 +110,17 @@ func FuzzRequest(f *testing.F) {
 		}
 	})
 }
+
+// A directory that is missing is said to be, and how to have it made; an error of the system is said once.
+func TestWhereNothingCanBeWritten(t *testing.T) {
+	x := newTree(t)
+	for _, o := range []fileapi.Op{fileapi.Write, fileapi.Mkdir, fileapi.Unpack} {
+		if a := x.ask(t, op(o, "none/new"), "text"); a.Kind != "not_found" || !strings.Contains(a.Error, "(parents)") {
+			t.Errorf("%s: %s, %s", o, a.Kind, a.Error)
+		}
+	}
+	must(t, os.Mkdir(x.home+"/dir", 0o755))
+	if a := x.ask(t, op(fileapi.Write, "dir"), "text"); strings.Count(a.Error, "is a directory") != 1 {
+		t.Error(a.Error)
+	}
+}

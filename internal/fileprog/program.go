@@ -248,6 +248,11 @@ var reasons = []struct {
 	{io.ErrUnexpectedEOF, errdefs.ErrAborted, "it was broken off, and what was there stays"},
 }
 
+// missing is what is not there where something was to be made.
+var missing = map[fileapi.Op]string{
+	fileapi.Write: "the directory that it is to be in", fileapi.Mkdir: "the directory that it is to be in", fileapi.Unpack: "the directory",
+}
+
 // explain says what has become of an operation on a path.
 func (s *served) explain(verb, p string, err error) error {
 	if err == nil {
@@ -262,11 +267,14 @@ func (s *served) explain(verb, p string, err error) error {
 	}
 	for _, r := range reasons {
 		if errors.Is(err, r.is) {
-			what := ""
+			what, text := "", r.text
 			if !isErrno(err) {
 				what = err.Error() + ": "
 			}
-			return fmt.Errorf("cannot %s %q: %s%s: %w", verb, p, what, r.text, r.kind)
+			if missing := missing[s.req.Op]; errors.Is(r.is, fs.ErrNotExist) && missing != "" {
+				text = missing + " is not there: make it first, or have it made (parents)"
+			}
+			return fmt.Errorf("cannot %s %q: %s%s: %w", verb, p, what, text, r.kind)
 		}
 	}
 	if strings.Contains(err.Error(), "path escapes from parent") { // package os has no name for it
@@ -278,6 +286,9 @@ func (s *served) explain(verb, p string, err error) error {
 
 // isErrno reports whether an error says no more than the system does about the path that was asked for.
 func isErrno(err error) bool {
+	if _, ok := err.(unix.Errno); ok { //nolint:errorlint // nothing is wrapped around it
+		return true
+	}
 	if _, ok := errors.AsType[unix.Errno](err); !ok {
 		return errors.Is(err, filetree.ErrIrregular)
 	}

@@ -127,10 +127,12 @@ func (x Runner) Run(ctx context.Context, rt runtime.Runtime, p permit.Permit, r 
 	}()
 	res, err = e.receive(files[1])
 	var serr error
+	answered := false
 	select {
 	case <-all:
 		serr = sendErr
 	default: // the answer came first, and what is still to be sent has no use
+		answered = !errors.Is(err, errBroken)
 		letGo()
 		if s.In != nil {
 			_ = s.In.Close()
@@ -138,6 +140,8 @@ func (x Runner) Run(ctx context.Context, rt runtime.Runtime, p permit.Permit, r 
 		<-all
 	}
 	switch {
+	case answered: // what ends with the rest of what was to be sent, as the connection that it comes on, changes nothing
+		return res, err
 	case ctx.Err() != nil:
 		return res, context.Cause(ctx)
 	case serr != nil && !errors.Is(serr, os.ErrClosed) && (err == nil || errdefs.IsAborted(err) || errors.Is(err, errBroken)):

@@ -250,3 +250,33 @@ func TestFilesOfOneWorkspaceAreBounded(t *testing.T) {
 		t.Errorf("places were not given back: %v", err)
 	}
 }
+
+// silentBody is a body that never comes, on a connection that ends when it is closed.
+type silentBody struct {
+	closed chan struct{}
+	hangUp func()
+}
+
+func (b *silentBody) Read([]byte) (int, error) { <-b.closed; return 0, os.ErrClosed }
+
+func (b *silentBody) Close() error {
+	b.hangUp()
+	close(b.closed)
+	return nil
+}
+
+// What the program has answered is the answer, also where the rest of the body, which nobody needs, ends with its connection.
+func TestAnswerBeforeTheBody(t *testing.T) {
+	h := newHouse(t)
+	h.create(alice, "demo")
+	home, answers := onDisk(t)
+	h.rt.answers = answers
+	if err := os.Mkdir(home+"/dir", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := h.OnFiles(ctx, alice, "demo", onPath(fileapi.Write, "dir"), fileapi.Streams{In: &silentBody{make(chan struct{}), cancel}})
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "it is a directory") {
+		t.Errorf("%v", err)
+	}
+}

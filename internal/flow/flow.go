@@ -65,6 +65,8 @@ type Config struct {
 	Network func() error
 	// Ways are the ways out of what runs. Optional; they are shut down by their owner, behind Close.
 	Ways lifecycle.Ways
+	// Keeps says how a workspace is kept that has lived its time, as lifecycle.Config has it. Optional.
+	Keeps func(ctx context.Context, name id.Workspace) (workspace.State, error)
 	// Models is what holds for the models of the host at that time. Optional: without it no workspace uses one. ModelClock
 	// is the clock of their budgets, for tests. ModelCounted is told of each request: see package models.
 	Models       func() *egressconf.Config
@@ -183,7 +185,7 @@ func New(cfg Config) *Flow {
 		Gate: f.gate, Runtimes: cfg.Runtimes, Store: cfg.Store, Prefix: cfg.Prefix, Limits: cfg.Limits, Idle: cfg.Idle, Allow: cfg.Allow,
 		Profiles: cfg.Profiles, Admission: cfg.Admission, KeepHomes: cfg.KeepHomes, Archiver: packer, Log: cfg.Log,
 		Placeholders: filerun.Placer{Program: cfg.Archiver},
-		Ways:         cfg.Ways, Bindings: f.bindings(cfg.Sealer), Models: f.models(cfg.Sealer),
+		Ways:         cfg.Ways, Bindings: f.bindings(cfg.Sealer), Models: f.models(cfg.Sealer), Keeps: cfg.Keeps,
 	})
 	f.Events.Bind(events.Config{Gate: f.gate, Find: f.Find, Now: f.Lifecycle.Current, Redact: cfg.Redact})
 	f.Questions.Bind(f.gate, f.Find, f.allowAlways)

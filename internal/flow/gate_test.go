@@ -59,6 +59,8 @@ var errSkeleton = fmt.Errorf("no skeleton: %w", errdefs.ErrInternal)
 
 // house is a gate with a real store and a real audit log over a runtime double.
 type house struct {
+	// keeps says how workspaces are kept that have lived their time.
+	keeps func(context.Context, id.Workspace) (workspace.State, error)
 	*flow.Flow
 	t     testing.TB
 	dir   string
@@ -168,7 +170,7 @@ func (h *house) start() {
 		Archiver:    func() (*os.File, error) { return os.Open(os.DevNull) },
 		MaxArchives: h.maxArchives, ArchiveBytes: h.archiveBytes, KeepArchives: h.keepArchives,
 		Unpacking: archiver.Limits{Bytes: 1 << 30, Entries: 1000, Ratio: 1000},
-		Ways:      h.ways, PortLinger: h.linger, FilePatience: h.still,
+		Ways:      h.ways, Keeps: h.keeps, PortLinger: h.linger, FilePatience: h.still,
 		Models: func() *egressconf.Config { return h.host }, ModelClock: h.today, TaskPatience: h.tasks, Tools: h.tools,
 		Sealer: sealer, SecretsChanged: func(_ context.Context, owner, name string) { h.changed = append(h.changed, owner+" "+name) },
 	})

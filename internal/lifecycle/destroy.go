@@ -118,7 +118,7 @@ func Expired(w *workspace.Workspace, now time.Time) bool {
 	return !w.Expires.IsZero() && now.After(w.Expires) && w.Phase == workspace.Settled
 }
 
-// DestroyExpired ends a workspace that has lived its time, unless something else is done to it
+// DestroyExpired ends a workspace that has lived its time, unless it is one that is kept then, or something else is done to it
 // right now.
 func (l *Lifecycle) DestroyExpired(ctx context.Context, name id.Workspace, now time.Time) error {
 	return l.ifFree(ctx, slot{name: name}, func(ctx context.Context) error {
@@ -127,12 +127,54 @@ func (l *Lifecycle) DestroyExpired(ctx context.Context, name id.Workspace, now t
 			return err
 		}
 		l.cfg.Log.Info("a workspace has lived its time", "workspace", name)
+		if l.cfg.Keeps != nil {
+			if as, err := l.cfg.Keeps(ctx, name); err != nil || as != "" {
+				return cmp.Or(err, l.keep(ctx, w, as))
+			}
+		}
 		a, err := l.asSystem(ctx, w.Kept, operation.Destroy{})
 		if err != nil {
 			return err
 		}
 		_, err = l.destroy(ctx, a, false)
 		return err
+	})
+}
+
+// keep pauses or stops a workspace that has lived its time, and takes the end off its life. Its slot is held. It may be repeated.
+func (l *Lifecycle) keep(ctx context.Context, w workspace.Workspace, as workspace.State) error {
+	const why = "it has lived its time"
+	if w.State == workspace.StateRunning && as == workspace.StatePaused {
+		a, err := l.asSystem(ctx, w.Kept, operation.Simple(operation.PauseWorkspace))
+		if err == nil {
+			err = a.Do(ctx, func(ctx context.Context, p permit.Permit) (any, error) {
+				return halted(why), l.freeze(ctx, p, w, pausing)
+			})
+		}
+		switch {
+		case err == nil:
+			w.State = as
+		case !refusal(err) && !errdefs.IsNotImplemented(err):
+			return err
+		default: // it cannot be paused here: its files are kept all the same
+			l.cfg.Log.Warn("stopping a workspace that was to be paused", "workspace", w.Name, "error", err)
+		}
+	}
+	if w.State.Live() && w.State != as {
+		if err := l.haltAsSystem(ctx, w, why); err != nil {
+			return err
+		}
+	}
+	op, err := operation.NewUpdate(workspace.Change{TTL: workspace.Forever})
+	if err != nil {
+		return err
+	}
+	a, err := l.asSystem(ctx, w.Kept, op)
+	if err != nil {
+		return err
+	}
+	return a.Do(ctx, func(ctx context.Context, _ permit.Permit) (any, error) {
+		return halted(why), l.cfg.Store.Update(ctx, w.Name, func(k *workspace.Kept) { k.Expires = time.Time{} })
 	})
 }
 

@@ -54,7 +54,9 @@ type Config struct {
 	Bindings Bindings
 	// Models let workspaces use models. Optional: without them none does.
 	Models Models
-	Log    *slog.Logger
+	// Keeps says how a workspace is kept that has lived its time: paused, stopped, or not at all, which is "". Optional: then none is.
+	Keeps func(ctx context.Context, name id.Workspace) (workspace.State, error)
+	Log   *slog.Logger
 }
 
 // Profile is a named set of defaults for workspaces.

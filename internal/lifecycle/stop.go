@@ -159,22 +159,25 @@ func (l *Lifecycle) turn(ctx context.Context, p principal.Principal, ref string,
 		if err != nil {
 			return err
 		}
-		return admitted.Do(ctx, func(ctx context.Context, p permit.Permit) (any, error) {
-			rt, err := l.Runtime(w.Boundary)
-			if err != nil {
-				return nil, err
-			}
-			real, err := t.do(rt, ctx, p)
-			if err != nil {
-				return nil, l.doubt(name, err)
-			}
-			crashpoint.Here("daemon.turn.done")
-			l.note(name, real)
-			return nil, nil
-		})
+		return admitted.Do(ctx, func(ctx context.Context, p permit.Permit) (any, error) { return nil, l.freeze(ctx, p, w, t) })
 	})
 	if err != nil {
 		return workspace.Workspace{}, err
 	}
 	return l.showNow(name)
+}
+
+// freeze is the effect of turn.
+func (l *Lifecycle) freeze(ctx context.Context, p permit.Permit, w workspace.Workspace, t turn) error {
+	rt, err := l.Runtime(w.Boundary)
+	if err != nil {
+		return err
+	}
+	real, err := t.do(rt, ctx, p)
+	if err != nil {
+		return l.doubt(w.Name, err)
+	}
+	crashpoint.Here("daemon.turn.done")
+	l.note(w.Name, real)
+	return nil
 }

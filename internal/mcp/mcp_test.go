@@ -32,7 +32,12 @@ var alice = principal.Principal{Kind: principal.User, UID: 1000, GID: 1000}
 // desk serves a double with the workspaces "demo" and "other", and MCP over it, bound to one of them or to none.
 func desk(t *testing.T, gate api.Gate, bound string) *mcp.Server {
 	t.Helper()
-	socket, _ := apitest.Serve(t, gate, &alice, api.Options{Version: "v1"})
+	return deskOf(t, &alice, gate, bound)
+}
+
+func deskOf(t *testing.T, who *principal.Principal, gate api.Gate, bound string) *mcp.Server {
+	t.Helper()
+	socket, _ := apitest.Serve(t, gate, who, api.Options{Version: "v1"})
 	c, err := carrel.Dial(t.Context(), "unix://"+socket)
 	if err != nil {
 		t.Fatal(err)
@@ -151,6 +156,21 @@ func TestTools(t *testing.T) {
 		works(t, c, "explain_policy", in(args{"command": "rm -rf /"}), `"reasons"`)
 		works(t, c, "list_commands", in(args{}), "there are no commands")
 	}
+}
+
+// The record of a workspace is found by its key too, as the other tools name it, and that of one that is gone by its name.
+func TestRecordByKey(t *testing.T) {
+	g := &apitest.Gate{}
+	c := client(t, deskOf(t, &principal.Principal{Kind: principal.User}, g, ""), old, nil)
+	text := works(t, c, "inspect_workspace", args{"workspace": "demo"}, `"name":"`)
+	_, rest, _ := strings.Cut(text, `"name":"`)
+	name, _, _ := strings.Cut(rest, `"`)
+	g.RecordConnection(name, `"principal":"uid:0"`, `"host":"here.example"`)
+	g.RecordConnection("ws-00000000", `"principal":"uid:0"`, `"host":"gone.example"`)
+	works(t, c, "show_record", args{"workspace": "demo"}, "here.example")
+	works(t, c, "show_record", args{"workspace": name}, "here.example")
+	works(t, c, "show_record", args{"workspace": "ws-00000000"}, "gone.example")
+	works(t, c, "show_record", args{"workspace": "other"}, "no such records")
 }
 
 func TestBoundToOneWorkspace(t *testing.T) {

@@ -131,7 +131,7 @@ func explainPolicy(ctx context.Context, c *call, in explainArgs) (*answer, error
 
 type recordArgs struct {
 	Last      int64  `json:"last,omitempty" jsonschema:"how many of the newest; 20 unless given, at most 200"`
-	Workspace string `json:"workspace,omitempty" jsonschema:"only of this workspace, by its derived name"`
+	Workspace string `json:"workspace,omitempty" jsonschema:"only of this workspace, by its key or derived name"`
 	Type      string `json:"type,omitempty" jsonschema:"only records of this type, as intent, outcome or denial"`
 }
 
@@ -151,6 +151,14 @@ func showRecord(ctx context.Context, c *call, in recordArgs) (*answer, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	if in.Workspace != "" { // the record has names, and the other tools take keys; of one that is gone the name is all that there is
+		m, err := c.cfg.Client.Workspaces().Get(ctx, connect.NewRequest(&carrelv1.GetRequest{Workspace: in.Workspace}))
+		if err == nil {
+			in.Workspace = m.Msg.GetWorkspace().GetName()
+		} else if !errdefs.IsNotFound(err) && !errdefs.IsPermissionDenied(err) {
+			return nil, err
+		}
+	}
 	s, err := c.cfg.Client.Audit().Show(ctx, connect.NewRequest(&carrelv1.ShowRequest{
 		Last: in.Last, Filter: &carrelv1.Filter{Workspace: in.Workspace, Type: in.Type},
 	}))

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"sync/atomic"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -36,8 +37,11 @@ func (c *Client) bySocket(ctx context.Context, x *session) bool {
 }
 
 // move makes a call with one end of a socket, and has data go over the other meanwhile. known is false if the daemon has no
-// such call, and nothing was done. The data's own error comes first; if that is one of the socket, the daemon says why.
-func (c *Client) move(ctx context.Context, procedure string, req, res proto.Message, data func(*os.File) error) (known bool, err error) {
+// such call, and nothing was done. The data's own error comes first; if that is one of the socket, the daemon says why. A call
+// that the daemon has ended is not held up by a Read of what is written, which may never return.
+func (c *Client) move(ctx context.Context, procedure string, req, res proto.Message, reads bool, data func(*os.File) error) (
+	known bool, err error,
+) {
 	x, err := c.take(ctx)
 	if err != nil {
 		return true, err
@@ -60,10 +64,10 @@ func (c *Client) move(ctx context.Context, procedure string, req, res proto.Mess
 	moved := make(chan error, 1)
 	go func() {
 		err := data(near)
+		moved <- err // before the daemon can know of it, so that its own error is not taken for the cause
 		if err != nil {
 			near.Close() // what is not whole is given up
 		}
-		moved <- err
 	}()
 	_, err = x.call(ctx, procedure, req, res, 0, far)
 	far.Close()
@@ -73,7 +77,7 @@ func (c *Client) move(ctx context.Context, procedure string, req, res proto.Mess
 	if err != nil {
 		near.Close()
 	}
-	lost := <-moved
+	lost := ended(moved, err != nil && reads)
 	near.Close()
 	switch {
 	case ctx.Err() != nil:
@@ -86,13 +90,29 @@ func (c *Client) move(ctx context.Context, procedure string, req, res proto.Mess
 	return true, lost
 }
 
+// readGrace is how long a Read that waits is waited for once the daemon has ended the call: one of memory or of a file ends by itself.
+const readGrace = 100 * time.Millisecond
+
+// ended waits for the end of the data. If it may wait for what never comes, that is not waited for, and errSocket stands for its end.
+func ended(moved <-chan error, mayWait bool) error {
+	if !mayWait {
+		return <-moved
+	}
+	select {
+	case lost := <-moved:
+		return lost
+	case <-time.After(readGrace):
+		return errSocket
+	}
+}
+
 // errSocket is an error of the socket, which the other end has closed.
 var errSocket = fmt.Errorf("cannot move all of it: the daemon broke off before its end; try again: %w", errdefs.ErrUnavailable)
 
 func (c *Client) readBySocket(ctx context.Context, req *carrelv1.ReadBySocketRequest, res *carrelv1.ReadBySocketResponse, w io.Writer) (
 	known bool, err error,
 ) {
-	return c.move(ctx, fdapi.Read, req, res, func(s *os.File) error {
+	return c.move(ctx, fdapi.Read, req, res, false, func(s *os.File) error {
 		body := &fileapi.Body{Frames: &fileapi.Reader{R: s}}
 		_, err := io.CopyBuffer(&checked{w: w}, struct{ io.Reader }{body}, make([]byte, fileapi.Piece))
 		return unlessSocket(err)
@@ -102,7 +122,7 @@ func (c *Client) readBySocket(ctx context.Context, req *carrelv1.ReadBySocketReq
 func (c *Client) writeBySocket(ctx context.Context, req *carrelv1.WriteBySocketRequest, res *carrelv1.WriteBySocketResponse, r io.Reader) (
 	known bool, err error,
 ) {
-	return c.move(ctx, fdapi.Write, req, res, func(s *os.File) error {
+	return c.move(ctx, fdapi.Write, req, res, true, func(s *os.File) error {
 		to := &fileapi.Writer{W: s}
 		_, err := io.CopyBuffer(struct{ io.Writer }{to}, &checked{r: r}, make([]byte, fileapi.Piece))
 		if err == nil {

@@ -254,7 +254,8 @@ func (c *Client) dial(ctx context.Context) (*net.UnixConn, error) {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		why = "nothing listens on it, so the daemon has ended; start it with \"sudo carrel up\""
 	case errors.Is(err, syscall.EACCES):
-		why = "this user may not use it; ask an administrator to be added to its group, or use sudo"
+		why = "this user may not use it; use sudo, or ask an administrator for a token, or to let all users in (socket_mode: 0666): " +
+			"the members of its group administer carrel"
 		kind = errdefs.ErrPermissionDenied
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("cannot reach carrel at %s: %w", c.host.socket, ctx.Err())

@@ -89,7 +89,7 @@ func wholeFiles(err error, done bool) error {
 }
 
 // WriteFile writes what r has as a file of a workspace. Until all of it has come and is on disk, what was there stays;
-// so it does after an error of r, which WriteFile returns.
+// so it does after an error of r, which WriteFile returns. If the daemon ends the call first, a Read of r that waits is not waited for.
 //
 // Errors: already_exists (keep is set), resource_exhausted (disk, limits), and as of ReadFile. After unavailable
 // without "cannot" of the daemon's own it is not known whether all had arrived.
@@ -104,22 +104,13 @@ func (c *Client) WriteFile(ctx context.Context, start *carrelv1.WriteFileStart, 
 			return res.GetFile(), err
 		}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	s := c.Files().WriteFile(ctx)
-	err := sendAll(r, s.Send, &carrelv1.WriteFileRequest{Kind: &carrelv1.WriteFileRequest_Start{Start: start}},
+	var res carrelv1.WriteFileResponse
+	err := sendAll(ctx, c.Files().WriteFile, r, &carrelv1.WriteFileRequest{Kind: &carrelv1.WriteFileRequest_Start{Start: start}},
 		&carrelv1.WriteFileRequest{Kind: &carrelv1.WriteFileRequest_Finish{Finish: true}},
 		func(b []byte) *carrelv1.WriteFileRequest {
 			return &carrelv1.WriteFileRequest{Kind: &carrelv1.WriteFileRequest_Data{Data: b}}
-		})
-	if err != nil {
-		return nil, err
-	}
-	res, err := s.CloseAndReceive()
-	if err != nil {
-		return nil, cutOff(err)
-	}
-	return res.Msg.GetFile(), nil
+		}, &res)
+	return res.GetFile(), err
 }
 
 // UnpackFiles makes what the tar stream r has below a directory of a workspace. Each file appears when it is whole;
@@ -136,22 +127,13 @@ func (c *Client) UnpackFiles(ctx context.Context, start *carrelv1.UnpackFilesSta
 			return res.GetSummary(), err
 		}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	s := c.Files().UnpackFiles(ctx)
-	err := sendAll(r, s.Send, &carrelv1.UnpackFilesRequest{Kind: &carrelv1.UnpackFilesRequest_Start{Start: start}},
+	var res carrelv1.UnpackFilesResponse
+	err := sendAll(ctx, c.Files().UnpackFiles, r, &carrelv1.UnpackFilesRequest{Kind: &carrelv1.UnpackFilesRequest_Start{Start: start}},
 		&carrelv1.UnpackFilesRequest{Kind: &carrelv1.UnpackFilesRequest_Finish{Finish: true}},
 		func(b []byte) *carrelv1.UnpackFilesRequest {
 			return &carrelv1.UnpackFilesRequest{Kind: &carrelv1.UnpackFilesRequest_Data{Data: b}}
-		})
-	if err != nil {
-		return nil, err
-	}
-	res, err := s.CloseAndReceive()
-	if err != nil {
-		return nil, cutOff(err)
-	}
-	return res.Msg.GetSummary(), nil
+		}, &res)
+	return res.GetSummary(), err
 }
 
 // ListPatches returns the changes that agents made to files of a workspace and that can be undone, those that were undone
@@ -179,19 +161,54 @@ func (c *Client) UndoPatch(ctx context.Context, workspace, id string) (string, e
 	return res.Msg.GetId(), nil
 }
 
-// sendAll sends a stream. Its error is the reader's: where sending fails, the answer says why.
-func sendAll[M any](r io.Reader, send func(*M) error, start, finish *M, data func([]byte) *M) error {
-	if send(start) != nil {
+// sendAll sends what r has and reads the answer to it into res. The error of r comes first: where sending fails, the answer says
+// why. An answer that comes before the end of r is not held up by a Read of it.
+func sendAll[M, R any](ctx context.Context, open func(context.Context) *connect.ClientStreamForClient[M, R], r io.Reader, start, finish *M,
+	data func([]byte) *M, res *R,
+) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	conn, err := open(ctx).Conn()
+	if err != nil {
+		return err
+	}
+	unread := make(chan error, 1)
+	go func() {
+		bad := pass(conn, r, start, finish, data)
+		unread <- bad
+		if bad != nil {
+			cancel() // the daemon must not take it for the whole
+			return
+		}
+		_ = conn.CloseRequest() // as for what cannot be sent
+	}()
+	if err = conn.Receive(res); err == nil {
+		if err = conn.Receive(new(R)); errors.Is(err, io.EOF) {
+			err = nil
+		}
+	}
+	if bad := ended(unread, err != nil); bad != nil && !errors.Is(bad, errSocket) {
+		return bad
+	}
+	if err != nil {
+		return cutOff(err)
+	}
+	return conn.CloseResponse()
+}
+
+// pass sends what r has. Its error is of r.
+func pass[M any](conn connect.StreamingClientConn, r io.Reader, start, finish *M, data func([]byte) *M) error {
+	if conn.Send(start) != nil {
 		return nil
 	}
 	buf := make([]byte, filePiece)
 	for {
 		n, err := r.Read(buf)
-		if n > 0 && send(data(buf[:n])) != nil {
+		if n > 0 && conn.Send(data(buf[:n])) != nil {
 			return nil
 		}
 		if errors.Is(err, io.EOF) {
-			_ = send(finish) // as above
+			_ = conn.Send(finish) // as above
 			return nil
 		}
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -59,6 +60,35 @@ func TestFilesOfAWorkspace(t *testing.T) {
 		req := &carrelv1.PackFilesRequest{Workspace: "demo", Path: unpack.GetPath()}
 		if s, err := c.PackFiles(t.Context(), req, &out); err != nil || s == nil || out.String() != "a tree" {
 			t.Errorf("%s: %v, %q, %v", name, s, out.String(), err)
+		}
+	}
+}
+
+// A call that the daemon has ended does not wait for what is written, which may never come.
+func TestWriteOfASilentReader(t *testing.T) {
+	for name, c := range clientsOf(t, &apitest.Gate{}) {
+		for what, write := range map[string]func(io.Reader) error{
+			"a file": func(r io.Reader) error {
+				_, err := c.WriteFile(t.Context(), &carrelv1.WriteFileStart{Workspace: "none", Path: "x"}, r)
+				return err
+			},
+			"a tree": func(r io.Reader) error {
+				_, err := c.UnpackFiles(t.Context(), &carrelv1.UnpackFilesStart{Workspace: "none", Path: "x"}, r)
+				return err
+			},
+		} {
+			silent, w := io.Pipe()
+			ended := make(chan error, 1)
+			go func() { ended <- write(silent) }()
+			select {
+			case err := <-ended:
+				if !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "none") {
+					t.Errorf("%s: %s: %v", name, what, err)
+				}
+			case <-time.After(5 * time.Second):
+				t.Errorf("%s: %s: it waits for its reader", name, what)
+			}
+			w.Close()
 		}
 	}
 }

@@ -71,8 +71,11 @@ func (g *Gate) Update(_ context.Context, p principal.Principal, ref string, c wo
 			g.renamed(d, c.Key)
 			d.Key = c.Key
 		}
-		if c.TTL > 0 {
+		switch {
+		case c.TTL > 0:
 			d.Expires = d.CreatedAt.Add(c.TTL)
+		case c.TTL < 0:
+			d.Expires = time.Time{}
 		}
 		if c.Idle != 0 {
 			d.Idle = c.Idle

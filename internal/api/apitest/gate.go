@@ -178,6 +178,9 @@ func (g *Gate) Create(_ context.Context, p principal.Principal, want workspace.W
 	k := workspace.New(key, p.Owner(), time.Unix(1_700_000_000, 0))
 	k.Name, k.Limits, k.Profile, k.Idle, k.Phase = name, limits.OrDefault(), want.Profile, want.Idle, workspace.Settled
 	k.Reach = want.Reach
+	if want.TTL > 0 {
+		k.Expires = k.CreatedAt.Add(want.TTL)
+	}
 	k.Models = workspace.Models{Uses: want.Models, Budget: want.ModelBudget}
 	for _, name := range want.Secrets {
 		k.Secrets.Uses = append(k.Secrets.Uses, workspace.SecretUse{Name: name, Placeholder: "placeholder-of-" + name})

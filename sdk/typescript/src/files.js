@@ -60,7 +60,7 @@ export class Files {
     try {
       try {
         const all = typeof data === 'string' ? [new TextEncoder().encode(data)] : data instanceof Uint8Array ? [data] : data;
-        for await (const b of all) {
+        for await (const b of until(all, s.response)) {
           for (let at = 0; at < b.length && !s.answered; at += piece) {
             await s.send(toJSON('WriteFileRequest', { data: b.subarray(at, at + piece) }));
           }
@@ -175,5 +175,25 @@ export class Files {
   async unpack(path, data, o = {}) {
     const start = toJSON('UnpackFilesRequest', { start: { workspace: this.ref, ...parts(path), ...o } });
     return fromJSON('UnpackFilesResponse', await this.#upload(FileService.unpackFiles.path, start, data)).summary;
+  }
+}
+
+/**
+ * What comes of all, until over is settled: what comes late, or never, is not waited for then.
+ * @param {Iterable<Uint8Array> | AsyncIterable<Uint8Array>} all @param {Promise<unknown>} over
+ */
+async function* until(all, over) {
+  const it = Symbol.asyncIterator in all ? all[Symbol.asyncIterator]() : all[Symbol.iterator]();
+  const end = over.then(() => undefined, () => undefined);
+  let done = false;
+  try {
+    for (;;) {
+      const next = await Promise.race([it.next(), end]);
+      if (!next) return;
+      if ((done = next.done ?? false)) return;
+      yield next.value;
+    }
+  } finally {
+    if (!done) Promise.resolve(it.return?.()).catch(() => {}); // one that waits ends when it goes on
   }
 }

@@ -139,6 +139,8 @@ inWorkspace('files', async ({ ws }) => {
   assert.equal(await f.readText('text'), 'é\n');
   await assert.rejects(f.write('text', 'x', { keep: true }), carrel.AlreadyExists);
   await assert.rejects(f.write('text', data, { keep: true }), carrel.AlreadyExists);
+  const silent = (async function* () { yield bytes('a'); await new Promise(() => {}); })(); // what never comes is not waited for
+  await assert.rejects(f.write('text', silent, { keep: true }), carrel.AlreadyExists);
   await f.write('pieces', (async function* () { yield bytes('a'); yield new Uint8Array(600000); })());
   assert.equal((await f.stat('pieces')).size, 600001);
   await f.mkdir('d/e', { parents: true });

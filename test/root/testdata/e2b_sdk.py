@@ -5,12 +5,12 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from e2b import CommandExitException, PtySize, Sandbox, SandboxQuery, TimeoutException
+from e2b import CommandExitException, PtySize, Sandbox, SandboxQuery, Template, TimeoutException, Volume
 from e2b.api.client.api.sandboxes import get_v_2_sandboxes_sandbox_id_logs
 from e2b.api.client.models import LogLevel
 from e2b.api.client_sync import get_api_client
 from e2b.connection_config import ConnectionConfig
-from e2b.exceptions import NotFoundException, SandboxException
+from e2b.exceptions import InvalidArgumentException, NotFoundException, SandboxException, SandboxNotRunningException
 
 
 def same(what, got, want):
@@ -64,6 +64,13 @@ same("depth", sorted(e.path for e in sb.files.list("/home/work/m", depth=2)), ["
 same("exists", (sb.files.exists("a/b.txt"), sb.files.exists("nope")), (True, False))
 fails("no such file", NotFoundException, lambda: sb.files.read("nope"))
 same("make_dir", (sb.files.make_dir("d1/d2"), sb.files.make_dir("d1/d2")), (True, False))
+sb.files.write("plain", "p")
+for what, f in {
+    "list of a file": lambda: sb.files.list("plain"), "make_dir of a file": lambda: sb.files.make_dir("plain"),
+    "make_dir below one": lambda: sb.files.make_dir("plain/x"), "read of a directory": lambda: sb.files.read("d1"),
+    "write to one": lambda: sb.files.write("d1", "x"), "watch of a file": lambda: sb.files.watch_dir("plain"),
+}.items():
+    fails(what, InvalidArgumentException, f)
 same("rename", sb.files.rename("a/b.txt", "c/d.txt").path, "/home/work/c/d.txt")
 sb.files.remove("c")
 same("removed", sb.files.exists("c"), False)
@@ -81,6 +88,18 @@ same("signed URL", urllib.request.urlopen(request).read(), b"1")
 upload = urllib.request.Request(sb.upload_url("d1/up.txt", use_signature_expiration=60), data=b"up", method="POST",
                                 headers={"E2b-Sandbox-Id": sb.sandbox_id, "Content-Type": "application/octet-stream"})
 same("signed upload", (urllib.request.urlopen(upload).status, sb.files.read("d1/up.txt")), (200, "up"))
+# git
+sb.git.init("repo", initial_branch="main")
+sb.git.configure_user("A", "a@example.org")
+sb.files.write("repo/a.txt", "a")
+sb.git.add("repo")
+sb.git.commit("repo", "first")
+sb.git.create_branch("repo", "next")
+branches = sb.git.branches("repo")
+same("branches", (branches.current_branch, sorted(branches.branches)), ("next", ["main", "next"]))
+fails("a clone that no rule allows", CommandExitException, lambda: sb.git.clone("https://git.example/x.git", "x"))
+fails("volumes", Exception, Volume.list)
+same("templates", Template.exists("base"), False)
 # terminals
 out = bytearray()
 p = sb.pty.create(PtySize(rows=24, cols=80))
@@ -119,6 +138,33 @@ same("pause", sb.pause(), True)
 same("paused", (sb.get_info().state.value, sb.is_running()), ("paused", False))
 sb = Sandbox.connect(sb.sandbox_id)
 same("resumed", sb.commands.run("echo back").stdout, "back\n")
+# the end of the time
+kept = Sandbox.create(timeout=2, lifecycle={"on_timeout": "pause"})
+woken = Sandbox.create(timeout=2, lifecycle={"on_timeout": "pause", "auto_resume": True})
+same("what becomes of it", [x.get_info().lifecycle["auto_resume"] for x in (sb, kept, woken)], [False, False, True])
+mark = woken.commands.run("echo it > kept; sleep 1000", background=True)
+for x in (kept, woken):
+    for _ in range(200):
+        if x.get_info().state.value == "paused":
+            break
+        time.sleep(0.05)
+same("paused at the end", [x.get_info().state.value for x in (kept, woken)], ["paused", "paused"])
+same("not woken by a question", woken.is_running(), False)
+fails("not woken", SandboxNotRunningException, lambda: kept.files.list("/"))
+same("woken", (woken.files.read("kept"), [p.pid for p in woken.commands.list()]), ("it\n", [mark.pid]))
+same("connected", kept.connect(timeout=60).commands.run("echo back").stdout, "back\n")
+same("paused without memory", woken.pause(mode="filesystem"), True)
+same("its time stands still", woken.get_info().end_at.year, 9999)
+same("and back without what ran", (woken.connect(timeout=60).commands.list(), woken.files.read("kept")), ([], "it\n"))
+for x in (kept, woken):
+    same("kill", x.kill(), True)
+gone = Sandbox.create(timeout=60)
+h = gone.commands.run("sleep 100", background=True)
+gone.kill()
+fails("a command whose sandbox is killed", SandboxNotRunningException, h.wait)
+fails("one whose sandbox reaches its timeout", SandboxNotRunningException, lambda: Sandbox.create(timeout=2).commands.run("sleep 100"))
+fails("what would be missed", SandboxException, lambda: Sandbox.create(network={"egress_proxy": {"address": "p.example:1"}}))
+same("it knows where it is", sb.commands.run("echo $E2B_SANDBOX_ID").stdout, sb.sandbox_id + "\n")
 net = Sandbox.create(timeout=60, network={"allow_out": ["one.example", "two.example"]})
 same("network", sorted(net.get_info().network["allow_out"]), ["one.example", "two.example"])
 net.update_network({"allow_out": ["two.example", "three.example"]})
