@@ -273,7 +273,9 @@ func (t *Turns) judge(ctx context.Context, turn *Turn, steps []step) (at int, er
 			if j, err = s.look.Judge(op); err != nil {
 				return i, err
 			}
-			s.shown.FirstRun = j.Level == policy.Safe
+			if s.shown.FirstRun = j.Level == policy.Safe; !s.shown.FirstRun {
+				s.shown.Why = j.Reasons
+			}
 		}
 	}
 	return 0, nil

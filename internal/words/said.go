@@ -76,6 +76,11 @@ var said = [][2]string{
 	{"cannot find workspace %q", "找不到工作区 %s"},
 	{"no tool was called, because of call %d: %s", "没有调用任何工具，原因在于第 %s 个调用：%s"},
 
+	// Why a person is asked about a plan.
+	{"step %d: %s", "第 %s 步：%s"},
+	{"%d steps more have reasons of their own", "另有 %s 步各有原因"},
+	{"the agent says that it is for: %s", "助手说明的目的：%s"},
+
 	// How a plan and its steps ended.
 	{"%s; the step behind it was not run", "%s；其后的一步没有执行"},
 	{"%s; the %d steps behind it were not run", "%s；其后的 %s 步没有执行"},
@@ -134,7 +139,7 @@ func within(text string, depth int) string {
 	}
 	parts := strings.Split(text, "; ")
 	for i := range parts {
-		parts[i] = Chinese.Reason(parts[i])
+		parts[i] = fixed(parts[i])
 	}
 	return strings.Join(parts, "; ")
 }

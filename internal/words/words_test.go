@@ -174,7 +174,7 @@ func TestEveryKeyIsUsed(t *testing.T) {
 // What is taken for a text of the daemon is one: its source has it.
 func TestKnown(t *testing.T) {
 	var source strings.Builder
-	for _, dir := range []string{"turns", "asking", "tasks", "agent", "llm", "judge", "lifecycle", "store", "approval", "steps"} {
+	for _, dir := range []string{"turns", "asking", "operation", "tasks", "agent", "llm", "judge", "lifecycle", "store", "approval", "steps"} {
 		all, _ := filepath.Glob("../" + dir + "/*.go")
 		for _, f := range all {
 			b, err := os.ReadFile(f)
@@ -228,6 +228,15 @@ func TestKnown(t *testing.T) {
 			"删除或清空文件：/（规则 a, b，风险 100）；“carrel policy explain”说明如何判断，策略由管理员设定",
 	} {
 		if got := words.Chinese.Known(text); got != want {
+			t.Errorf("%q is said as %q", text, got)
+		}
+	}
+	for text, want := range map[string]string{
+		"step 2: removes or empties files: /srv; mine": "第 2 步：删除或清空文件：/srv; mine",
+		"step by step": "step by step",
+		"the agent says that it is for: step 1: x": "助手说明的目的：第 1 步：x",
+	} {
+		if got := words.Chinese.Reason(text); got != want || words.English.Reason(text) != text {
 			t.Errorf("%q is said as %q", text, got)
 		}
 	}
