@@ -136,7 +136,7 @@ func dial(ctx context.Context, t *target, via *link, files *hostFiles, start fun
 		return fail("%w", err)
 	}
 	if err != nil {
-		return fail("%w: %w; see that the host is up and that the address and port are right", said(err), errdefs.ErrUnavailable)
+		return fail("%w; see that the host is up and that the address and port are right: %w", said(err), errdefs.ErrUnavailable)
 	}
 	conn := &metered{Conn: raw}
 	conn.left.Store(maxHandshake)

@@ -24,8 +24,10 @@ func TestPlanSaysWhy(t *testing.T) {
 		return why
 	}
 	a := h.pendingOf(func() { h.turn(d) })
-	want := []string{"step 2: removes or empties files: /srv/old; changes the system's directories: /srv/old (the system's directories)",
-		"step 4: changes what services do: systemctl stop nginx"}
+	want := []string{
+		"step 2: removes or empties files: /srv/old; changes the system's directories: /srv/old (the system's directories)",
+		"step 4: changes what services do: systemctl stop nginx",
+	}
 	if got := of(&a); !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}

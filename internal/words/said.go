@@ -59,12 +59,14 @@ var said = [][2]string{
 	{
 		"cannot %s: the policy blocks it: %s (rules %s, risk %d); \"carrel policy explain\" says how it is judged, and an " +
 			"administrator sets the policy",
-		"不能执行（%s）：策略禁止：%s（规则 %s，风险 %s）；“carrel policy explain”说明如何判断，策略由管理员设定",
+		"不能%s：策略禁止：%s（规则 %s，风险 %s）；“carrel policy explain”说明如何判断，策略由管理员设定",
 	},
 	{
 		"%s: it says that it only reads, and the policy sees that it does more (%s); propose it with read_only false",
 		"%s：它自称只读，但策略认为不止于此（%s）",
 	},
+	{"run it", "执行"},
+	{"read it", "读取"},
 	{"step %d, %s: %s: %s", "第 %s 步，%s：%s：%s"},
 	{
 		"%s; this is the second refusal in a row, and the next one ends the turn: propose something else, or answer",

@@ -224,7 +224,7 @@ func TestKnown(t *testing.T) {
 		"step 1 failed on host; the 2 steps behind it were not run":                           "第 1 步在 host 上失败；其后的 2 步没有执行",
 		"step 1, host: rm -rf /: cannot run it: the policy blocks it: it destroys a whole tree that people or the machine live by: /; " +
 			"removes or empties files: / (rules a, b, risk 100); \"carrel policy explain\" says how it is judged, and an " +
-			"administrator sets the policy": "第 1 步，host：rm -rf /：不能执行（run it）：策略禁止：会销毁用户或系统赖以运行的整个目录树：/; " +
+			"administrator sets the policy": "第 1 步，host：rm -rf /：不能执行：策略禁止：会销毁用户或系统赖以运行的整个目录树：/; " +
 			"删除或清空文件：/（规则 a, b，风险 100）；“carrel policy explain”说明如何判断，策略由管理员设定",
 	} {
 		if got := words.Chinese.Known(text); got != want {
