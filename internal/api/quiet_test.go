@@ -22,6 +22,7 @@ type pausing struct {
 
 	pause time.Duration
 	ran   chan error
+	goOn  chan struct{} // closed once the pause of an upload is over
 }
 
 func (g pausing) ServeHosts(ctx context.Context, _ principal.Principal, _ string, _ id.Command, h runtime.Hosts) (
@@ -45,6 +46,7 @@ func (g pausing) Restore(_ context.Context, _ principal.Principal, _ workspace.R
 		return api.Workspace{}, err
 	}
 	<-time.After(g.pause) // a disk is slow
+	close(g.goOn)
 	rest, err := io.ReadAll(in)
 	if err == nil && string(rest) != "more" {
 		err = io.ErrUnexpectedEOF
@@ -58,7 +60,7 @@ func (g pausing) Restore(_ context.Context, _ principal.Principal, _ workspace.R
 func TestQuietStreamsGoOn(t *testing.T) {
 	t.Parallel()
 	const stall = 100 * time.Millisecond
-	g := pausing{&apitest.Gate{}, 4 * stall, make(chan error, 1)}
+	g := pausing{&apitest.Gate{}, 4 * stall, make(chan error, 1), make(chan struct{})}
 	socket, _ := apitest.Serve(t, g, &alice, api.Options{StallTimeout: stall})
 	client := unix(t, socket, true)
 
@@ -89,6 +91,9 @@ func TestQuietStreamsGoOn(t *testing.T) {
 		{Kind: &carrelv1.RestoreRequest_Data{Data: []byte("some")}},
 		{Kind: &carrelv1.RestoreRequest_Data{Data: []byte("more")}},
 	} {
+		if string(m.GetData()) == "more" {
+			<-g.goOn
+		}
 		if err := up.Send(m); err != nil {
 			t.Fatal(err)
 		}
