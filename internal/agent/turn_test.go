@@ -205,14 +205,16 @@ func TestOutcomes(t *testing.T) {
 	for name, x := range map[string]struct {
 		outcome string
 		times   int
-		told    string
+		// failed is why there is no answer, and silent: there is none, and none is missing.
+		failed string
+		silent bool
 	}{
-		"denied":              {"denied", 1, "not approved: alice denied it"},
-		"blocked":             {"blocked", 1, "I could not go on: alice denied it"},
-		"refused three times": {"refused", 3, "refused three answers, at last: alice denied it"},
-		"refused twice":       {"refused", 2, ""},
-		"invalid four times":  {"invalid", 4, ""}, // carrel counts those, and blocks
-		"failed four times":   {"failed", 4, ""},
+		"denied":             {outcome: "denied", times: 1, failed: "the plan was not approved, and nothing was run: alice denied it"},
+		"blocked":            {outcome: "blocked", times: 1, failed: "nothing more is taken from the agent in this turn: alice denied it"},
+		"planned":            {outcome: "planned", times: 1, silent: true},
+		"refused four times": {outcome: "refused", times: 4}, // carrel counts those, and blocks
+		"invalid four times": {outcome: "invalid", times: 4},
+		"failed four times":  {outcome: "failed", times: 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var script []stepOf
@@ -226,17 +228,21 @@ func TestOutcomes(t *testing.T) {
 				_, proposal := c.proposed()
 				c.answered(proposal, map[string]any{"outcome": x.outcome, "why": "alice denied it"})
 			}
-			told := c.told()
-			if e := c.ended(id); e.Reason != "end_turn" || e.Meta.Carrel.Plans != x.times {
-				t.Errorf("%+v", e)
-			}
 			requests := x.times
-			if x.told == "" {
-				x.told = "well"
-				requests++
+			if x.failed != "" {
+				if why := c.refused(id, linerpc.Refused); why != x.failed || len(m.requests()) != requests {
+					t.Errorf("failed with %q after %d requests", why, len(m.requests()))
+				}
+				return
 			}
-			if !strings.Contains(told, x.told) || len(m.requests()) != requests {
-				t.Errorf("told %q after %d requests", told, len(m.requests()))
+			if !x.silent {
+				requests++
+				if told := c.told(); told != "well" {
+					t.Errorf("told %q", told)
+				}
+			}
+			if e := c.ended(id); e.Reason != "end_turn" || e.Meta.Carrel.Plans != x.times || len(m.requests()) != requests {
+				t.Errorf("%+v after %d requests", e, len(m.requests()))
 			}
 		})
 	}

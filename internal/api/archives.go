@@ -39,9 +39,11 @@ func (s *sender[T]) send(m *T) error {
 	if s.closed {
 		return fmt.Errorf("cannot answer: the request has ended: %w", context.Canceled)
 	}
-	if err := s.await((*http.ResponseController).SetWriteDeadline); err != nil {
+	taken, err := s.await((*http.ResponseController).SetWriteDeadline)
+	if err != nil {
 		return err
 	}
+	defer taken()
 	return s.stream.Send(m)
 }
 
@@ -52,17 +54,18 @@ func (s *sender[T]) close() {
 	s.closed = true
 }
 
-// awaits gives the client of a stream so long to take or to send a piece, where set says which; its
-// error is why the daemon has ended the request.
-type awaits func(set func(*http.ResponseController, time.Time) error) error
+// awaits gives the client of a stream so long to take or to send a piece, where set says which, until over is called; its error is why the
+// daemon has ended the request.
+type awaits func(set func(*http.ResponseController, time.Time) error) (over func(), err error)
 
 // await lets no client stall for ever: a workspace is held until its archive is there.
 func (s *Server) await(ctx context.Context) awaits {
 	x := ctx.Value(streamKey{}).(*exchanged) // as Admit says
-	return func(set func(*http.ResponseController, time.Time) error) error {
+	return func(set func(*http.ResponseController, time.Time) error) (func(), error) {
 		err := proceed(ctx)
 		_ = set(x.rc, time.Now().Add(s.opts.StallTimeout)) // a connection that is gone waits for nothing
-		return err
+		// On HTTP/2 a deadline that passes ends its stream, also where nothing waits for the client by then.
+		return func() { _ = set(x.rc, time.Time{}) }, err
 	}
 }
 
@@ -157,10 +160,12 @@ type upload struct {
 
 func (u *upload) Read(p []byte) (int, error) {
 	for len(u.rest) == 0 {
-		if err := u.await((*http.ResponseController).SetReadDeadline); err != nil {
+		sent, err := u.await((*http.ResponseController).SetReadDeadline)
+		if err != nil {
 			return 0, err
 		}
 		m, err := u.stream.Receive()
+		sent()
 		if errors.Is(err, io.EOF) {
 			return 0, io.EOF // as readers compare it
 		}

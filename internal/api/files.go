@@ -89,10 +89,12 @@ func (u *sent) Read(p []byte) (n int, err error) {
 		if u.whole {
 			return 0, io.EOF
 		}
-		if err := u.await((*http.ResponseController).SetReadDeadline); err != nil {
+		sent, err := u.await((*http.ResponseController).SetReadDeadline)
+		if err != nil {
 			return 0, err
 		}
-		if u.rest, u.whole, err = u.next(); err != nil {
+		u.rest, u.whole, err = u.next()
+		if sent(); err != nil {
 			if errors.Is(err, io.EOF) {
 				err = invalid("finish", "the stream ended without it, so that it is not whole and was given up", "send it last")
 			}

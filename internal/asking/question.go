@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/audit"
@@ -62,7 +63,7 @@ func questionOf(x *gate.Question) approval.Question {
 	}
 	if p, ok := r.Op.(operation.Plan); ok {
 		q.Argv = clean.Texts(p.Lines())
-		reasons = append(slices.Clone(reasons), "the agent says that it is for: "+p.Goal)
+		reasons = append(slices.Concat(reasons, stepReasons(p)), "the agent says that it is for: "+p.Goal)
 		if p.From > 0 {
 			reasons = append(reasons, fmt.Sprintf("you approve plan %d one step at a time: it has %d steps", p.Number, p.Whole))
 		}
@@ -76,6 +77,35 @@ func questionOf(x *gate.Question) approval.Question {
 		q.Decision.Segments = append(q.Decision.Segments, s)
 	}
 	return q
+}
+
+// A question names the reasons of at most so many steps of a plan, of each so many, and of each reason so many bytes.
+const maxStepReasons, maxReasonsOfStep, maxReasonOfStep = 16, 3, 200
+
+// stepReasons are what the policy asks about steps of a plan for. The same step on several hosts is named once.
+func stepReasons(p operation.Plan) (all []string) {
+	more := 0
+	for i, s := range p.Steps {
+		if len(s.Why) == 0 || i > 0 && s.Command == p.Steps[i-1].Command && slices.Equal(s.Why, p.Steps[i-1].Why) {
+			continue
+		}
+		if len(all) == maxStepReasons {
+			more++
+			continue
+		}
+		var why []string
+		for _, r := range s.Why[:min(len(s.Why), maxReasonsOfStep)] {
+			if len(r) > maxReasonOfStep {
+				r = strings.ToValidUTF8(r[:maxReasonOfStep], "") + "…"
+			}
+			why = append(why, r)
+		}
+		all = append(all, fmt.Sprintf("step %d: %s", max(p.From-1, 0)+i+1, strings.Join(why, "; ")))
+	}
+	if more > 0 {
+		all = append(all, fmt.Sprintf("%d steps more have reasons of their own", more))
+	}
+	return all
 }
 
 // shownOf is a kept question as it was shown.

@@ -165,9 +165,9 @@ func (b *planBlock) state(i int) (word, style string) {
 	e := b.ends[i]
 	switch {
 	case e.NotBegun != "":
-		return b.lang.Say(words.StateNotBegun, e.NotBegun), dim
+		return b.lang.Say(words.StateNotBegun, b.lang.Known(e.NotBegun)), dim
 	case e.Error != "":
-		return b.lang.Say(words.StateFailed, e.Error), red
+		return b.lang.Say(words.StateFailed, b.lang.Known(e.Error)), red
 	case e.Step > 0 && e.Code != nil && *e.Code != 0:
 		word = b.lang.Say(words.StepExit, *e.Code)
 		if said := lastLine(e.Stderr); said != "" {

@@ -260,7 +260,7 @@ func (t *editorTeller) step(s *stepShown) error {
 
 func (t *editorTeller) notBegun(n *notBegunShown) error {
 	for _, x := range n.Steps {
-		text := fmt.Sprintf("  %d. %s: ", x.Step, printable(x.Target)) + t.lang.Say(words.StepNotBegun, printable(x.Why))
+		text := fmt.Sprintf("  %d. %s: ", x.Step, printable(x.Target)) + t.lang.Say(words.StepNotBegun, printable(t.lang.Known(x.Why)))
 		if err := t.turn.StepEnd(x.Step, text, true); err != nil {
 			return err
 		}

@@ -82,7 +82,9 @@ draft 2020-12 or 7. One that is not is asked for twice more, with what is wrong 
 
 --forks, --serial, --max-failures and --canary stand over what the inventory says in fanout.
 
-The exit code is 0 if there is an answer, and 1 if there is none.`,
+The exit code is 0 if there is an answer, or with --plan-only a plan, and 1 if there is none: so
+it is where a plan was not approved or not allowed. Then nothing is printed on stdout, and the
+reason on stderr.`,
 		Example: `  carrel ask "why is the disk full?"
   carrel ask --on remote --hosts hosts.yaml "which hosts run an old kernel?"
   carrel ask --on none "run the tests in workspace demo and say what fails"
@@ -100,6 +102,9 @@ The exit code is 0 if there is an answer, and 1 if there is none.`,
 		}
 		if *x.output == asJSON {
 			return usage(c, "cannot use --output-schema with -o json: leave one of them out")
+		}
+		if x.planOnly {
+			return usage(c, "cannot use --output-schema with --plan-only, which has no answer: leave one of them out")
 		}
 		f, err := readForm(schema)
 		if err != nil {
@@ -329,12 +334,12 @@ func (k *asker) turn(ctx context.Context, question string) error {
 			return k.recommend(ctx, question, end)
 		case again < maxAgain && ctx.Err() == nil && strings.HasPrefix(end.GetReason(), workspace.TaskUnexpected):
 			question = goOn
-			if err := k.to.note(k.lang.Say(words.CutOff, end.GetReason())); err != nil {
+			if err := k.to.note(k.lang.Say(words.CutOff, printable(k.lang.Known(end.GetReason())))); err != nil {
 				return err
 			}
 		default:
 			k.code = 1
-			return k.to.note(k.lang.Say(words.NoAnswer, k.lang.Known(end.GetReason())))
+			return k.to.note(k.lang.Say(words.NoAnswer, printable(k.lang.Known(end.GetReason()))))
 		}
 	}
 }

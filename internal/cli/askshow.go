@@ -240,7 +240,7 @@ func notBegunText(lang words.Language, n *notBegunShown) string {
 			if i > 0 {
 				b.WriteString("\n")
 			}
-			b.WriteString("  " + lang.Say(words.NotBegun, printable(s.Why)))
+			b.WriteString("  " + lang.Say(words.NotBegun, printable(lang.Known(s.Why))))
 		} else {
 			b.WriteString(",")
 		}
@@ -290,7 +290,7 @@ func stepText(lang words.Language, s *stepShown) string {
 	head := fmt.Sprintf("  %d. %s: ", s.Step, printable(s.Target))
 	switch {
 	case s.Error != "":
-		return head + printable(s.Error) + "\n"
+		return head + printable(lang.Known(s.Error)) + "\n"
 	case s.Code != nil && *s.Code != 0:
 		text := head + lang.Say(words.StepExit, *s.Code)
 		if line := lastLine(s.Stderr); line != "" {
@@ -312,7 +312,7 @@ func toolText(lang words.Language, s *stepShown) string {
 	end := lang.Say(words.ToolRead)
 	switch {
 	case s.Error != "":
-		end = cut(printable(s.Error), 200)
+		end = cut(printable(lang.Known(s.Error)), 200)
 	case s.Code != nil && *s.Code != 0:
 		if end = lang.Say(words.StepExit, *s.Code); s.Stderr != "" {
 			end = cut(printable(lastLine(s.Stderr)), 200)

@@ -56,6 +56,26 @@ func through(far net.Conn, start func(func())) net.Conn {
 	return near
 }
 
+// over opens a channel to an address by way of another host. As where a session is opened, package ssh may never answer who asks for one in
+// the moment in which the connection ends, so that its end is waited for too.
+func over(ctx context.Context, via *link, where string) (net.Conn, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ended := &endedError{unavailable("the connection to the host on the way has ended")}
+	go func() {
+		select {
+		case <-via.gone:
+			cancel(ended)
+		case <-ctx.Done():
+		}
+	}()
+	conn, err := via.client.DialContext(ctx, "tcp", where)
+	if err != nil && errors.Is(context.Cause(ctx), ended) {
+		return nil, ended
+	}
+	return conn, err
+}
+
 // dial connects to a host and logs in. start starts goroutines, which end when via does if not before.
 func dial(ctx context.Context, t *target, via *link, files *hostFiles, start func(func())) (*ssh.Client, []byte, error) {
 	where := net.JoinHostPort(t.host, strconv.Itoa(t.port))
@@ -106,14 +126,17 @@ func dial(ctx context.Context, t *target, via *link, files *hostFiles, start fun
 
 	var raw net.Conn
 	if via != nil {
-		if raw, err = via.client.DialContext(ctx, "tcp", where); err == nil {
+		if raw, err = over(ctx, via, where); err == nil {
 			raw = through(raw, start)
 		}
 	} else {
 		raw, err = (&net.Dialer{}).DialContext(ctx, t.network, where)
 	}
+	if _, ended := errors.AsType[*endedError](err); ended { // another way may be tried
+		return fail("%w", err)
+	}
 	if err != nil {
-		return fail("%w: %w; see that the host is up and that the address and port are right", said(err), errdefs.ErrUnavailable)
+		return fail("%w; see that the host is up and that the address and port are right: %w", said(err), errdefs.ErrUnavailable)
 	}
 	conn := &metered{Conn: raw}
 	conn.left.Store(maxHandshake)

@@ -356,7 +356,8 @@ func (x *liars) ends(t *testing.T, where string, l *lie, messages []string, end 
 	well := false
 	switch l.Want {
 	case "":
-		well = len(asked) == 1 && refusal("denied") && end.State == workspace.TaskCompleted
+		// A program in the agent's place ends its turn as it likes.
+		well = len(asked) == 1 && refusal("denied") && (l.Raw != "" || strings.Contains(end.Reason, "the plan was not approved"))
 	case "refused", "invalid", "blocked":
 		well = refusal(l.Want) && len(asked) == 0
 	case "unusable":
@@ -364,7 +365,7 @@ func (x *liars) ends(t *testing.T, where string, l *lie, messages []string, end 
 		direct, _, _, _ := x.tell(t, &lie{Raw: l.text()}) // by a program that passes everything on
 		well = well && strings.Contains(strings.Join(direct, "\n"), `refusal {"outcome":"invalid"`)
 	case "over":
-		well = len(asked) <= 1 && end.State == workspace.TaskCompleted
+		well = len(asked) <= 1 && (end.State == workspace.TaskCompleted) != refusal("denied")
 	case "failed":
 		well = len(asked) == 0 && end.State == workspace.TaskFailed && end.Reason != ""
 	}

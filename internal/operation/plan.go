@@ -77,6 +77,9 @@ type PlanStep struct {
 	// instead. It is 0 for a step that is run by itself, and for those behind the first.
 	Together int    `json:"together,omitempty"`
 	Order    string `json:"order,omitempty"`
+	// Why says what the policy asks about it for, beside that a model wrote it. It is no part of the digest: it follows from the step and
+	// the policy.
+	Why []string `json:"-"`
 	// Diff shows a person what a patch does; it is bound by the digest, and no part of the record.
 	Diff string `json:"-"`
 }

@@ -18,6 +18,10 @@ import (
 	"github.com/carrel-dev/carrel/internal/turns"
 )
 
+// maxIdleOwn is how often carrel's own agent, or what has taken its place, may propose something after nothing more is taken from it in a
+// turn. The true one ends its turn at once.
+const maxIdleOwn = 3
+
 // agent is the client of an agent that has no power of its own: it speaks ACP, and proposes plans by a request of carrel's.
 //
 //	agent → carrel   _carrel/propose   request with {sessionId, plan}, the plan as the model wrote it
@@ -27,6 +31,8 @@ type agent struct {
 	turn turns.Turn
 	// read: something was proposed in this turn, so that others wrote some of what the agent knows. It is the reader's.
 	read bool
+	// idle are the proposals after nothing more was taken.
+	idle int
 	// busy: a proposal is being carried out.
 	busy atomic.Bool
 }
@@ -81,6 +87,11 @@ func (a *agent) propose(m linerpc.Message) error {
 	}
 	a.c.asking.Go(func() {
 		reply, err := a.c.tasks.cfg.Turns.Propose(a.c.context(), &a.turn, []byte(p.Plan))
+		if reply.Outcome == turns.Blocked {
+			if a.idle++; a.idle > maxIdleOwn {
+				err = fmt.Errorf("the agent goes on proposing after nothing more is taken from it in this turn: %w", errdefs.ErrResourceExhausted)
+			}
+		}
 		a.busy.Store(false)
 		if err == nil {
 			err = a.c.answer(m, reply)

@@ -72,8 +72,8 @@ type recalled struct {
 	read bool
 	// skipped are steps that were not begun, a line each.
 	skipped strings.Builder
-	// open is the plan that was cut off, of which nothing is known.
-	open string
+	// open is the plan that was cut off, of which nothing is known, and why the reason for which there was no answer.
+	open, why string
 }
 
 // recall reads one task. It is nil if it is no longer kept.
@@ -149,6 +149,9 @@ func (t *Tasks) recall(ctx context.Context, on id.Workspace, task id.Command) *r
 	if kept.State != workspace.TaskCompleted {
 		r.open = last.text()
 	}
+	if kept.State == workspace.TaskFailed && !strings.HasPrefix(kept.Reason, workspace.TaskUnexpected) {
+		r.why = cut(kept.Reason, maxPart)
+	}
 	r.answer, r.over, r.read = answer.String(), kept.State != workspace.TaskRunning, r.read || own.used
 	return &r
 }
@@ -190,6 +193,9 @@ func (r *recalled) brief() []said {
 func (r *recalled) close(out []said, answer string) []said {
 	if r.open != "" {
 		out = append(out, byUser(r.open))
+	}
+	if r.why != "" {
+		out = append(out, byUser("That turn ended without an answer: "+r.why))
 	}
 	if answer != "" {
 		out = append(out, said{Role: "assistant", Text: answer})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/fault"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/plan"
@@ -113,7 +114,7 @@ func (t *Turns) patchOn(ctx context.Context, turn *Turn, s *step, op operation.O
 func (t *Turns) apply(ctx context.Context, turn *Turn, s *step, out StepResult) StepResult {
 	done, err := t.make(ctx, turn, s)
 	if err != nil {
-		out.Error = t.cfg.Redact.Text(err.Error())
+		out.Error = t.cfg.Redact.Text(fault.Text(err))
 		return out
 	}
 	code := 0

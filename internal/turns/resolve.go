@@ -209,11 +209,22 @@ func (t *Turns) names(turn *Turn, target plan.Target) ([]string, error) {
 	}
 	for _, n := range target.Names {
 		if !slices.Contains(known, n) {
-			return nil, fmt.Errorf("cannot find the remote host %q: the user offered %d, such as %q: %w", n, len(known),
-				known[:min(len(known), maxNamed)], errdefs.ErrNotFound)
+			return nil, unknown(n, known)
 		}
 	}
 	return target.Names, nil
+}
+
+// unknown is the error for a remote host that there is not.
+func unknown(name string, known []string) error {
+	if len(known) == 0 {
+		return fmt.Errorf("cannot find the remote host %q: the user offered none; use another target: %w", name, errdefs.ErrNotFound)
+	}
+	there := strings.Join(known[:min(len(known), maxNamed)], ", ")
+	if n := len(known) - maxNamed; n > 0 {
+		there += fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Errorf("cannot find the remote host %q: there are %s: %w", name, there, errdefs.ErrNotFound)
 }
 
 // judge has every step judged. The error is why the plan is refused as a whole, for the step at.
@@ -262,7 +273,9 @@ func (t *Turns) judge(ctx context.Context, turn *Turn, steps []step) (at int, er
 			if j, err = s.look.Judge(op); err != nil {
 				return i, err
 			}
-			s.shown.FirstRun = j.Level == policy.Safe
+			if s.shown.FirstRun = j.Level == policy.Safe; !s.shown.FirstRun {
+				s.shown.Why = j.Reasons
+			}
 		}
 	}
 	return 0, nil

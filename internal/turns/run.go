@@ -14,6 +14,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/commands"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/fault"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/permit"
@@ -39,7 +40,7 @@ func (turn *Turn) while(ctx context.Context) (context.Context, context.CancelFun
 func (t *Turns) run(ctx context.Context, turn *Turn, s *step) StepResult {
 	out := StepResult{Part: s.shown.Part, Target: s.shown.Target, Command: s.shown.Command}
 	if err := t.valid(turn.By); err != nil {
-		out.Error = err.Error()
+		out.Error = fault.Text(err)
 		return out
 	}
 	switch {
@@ -73,7 +74,7 @@ func (t *Turns) run(ctx context.Context, turn *Turn, s *step) StepResult {
 	out.Stdout, out.Stderr = t.text(stdout), t.text(stderr)
 	switch {
 	case err != nil:
-		out.Error = t.cfg.Redact.Text(err.Error())
+		out.Error = t.cfg.Redact.Text(fault.Text(err))
 	case status == nil:
 		out.Error = "it is not known how the command ended"
 	default:
@@ -106,7 +107,7 @@ func (t *Turns) begin(ctx context.Context, turn *Turn, s *step, out StepResult) 
 		out.Job, out.Held = job, oneLine(res.Held)
 	}
 	if err != nil {
-		out.Job, out.Error = "", t.cfg.Redact.Text(err.Error())
+		out.Job, out.Error = "", t.cfg.Redact.Text(fault.Text(err))
 		return out
 	}
 	crashpoint.Here("daemon.plan.job-begun")

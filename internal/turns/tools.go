@@ -11,6 +11,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/fanout"
+	"github.com/carrel-dev/carrel/internal/fault"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/plan"
 	"github.com/carrel-dev/carrel/internal/policy"
@@ -57,13 +58,13 @@ func (t *Turns) readAll(ctx context.Context, turn *Turn, calls []plan.ToolCall) 
 	for i := range calls {
 		s, err := t.resolveCall(ctx, turn, &calls[i])
 		if err != nil {
-			return Reply{Outcome: Invalid, Why: fmt.Sprintf("call %d: %v", i+1, err)}, nil
+			return Reply{Outcome: Invalid, Why: fmt.Sprintf("call %d: %s", i+1, fault.Text(err))}, nil
 		}
 		steps[i] = s
 	}
 	for i := range steps {
 		if err := t.judgeCall(ctx, &steps[i]); err != nil {
-			return Reply{Outcome: Refused, Why: fmt.Sprintf("no tool was called, because of call %d: %v", i+1, err)}, nil
+			return Reply{Outcome: Refused, Why: fmt.Sprintf("no tool was called, because of call %d: %s", i+1, fault.Text(err))}, nil
 		}
 	}
 	ctx, cancel := turn.while(ctx)
@@ -194,7 +195,7 @@ func (t *Turns) follow(ctx context.Context, turn *Turn, s *step, to *leads) Step
 		}
 	}
 	if err != nil {
-		out.Error = t.cfg.Redact.Text(err.Error())
+		out.Error = t.cfg.Redact.Text(fault.Text(err))
 		return out
 	}
 	next.followed = true

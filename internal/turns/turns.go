@@ -21,6 +21,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/commands"
 	"github.com/carrel-dev/carrel/internal/crashpoint"
 	"github.com/carrel-dev/carrel/internal/fanout"
+	"github.com/carrel-dev/carrel/internal/fault"
 	"github.com/carrel-dev/carrel/internal/files"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/id"
@@ -39,6 +40,8 @@ const (
 	// MaxPlans is how many plans one turn may have carried out, and maxRepairs how many answers that are no plan.
 	MaxPlans   = 24
 	maxRepairs = 2
+	// maxRefused is how many proposals in a row may be refused: a model that has not understood by then repeats itself.
+	maxRefused = 3
 	// maxShown bounds what a person is asked about, in bytes: nobody reads more.
 	maxShown = 8 << 10
 	// maxDiff is maxShown where files are changed.
@@ -104,6 +107,8 @@ type Turn struct {
 	DenialEnds bool
 
 	plans, repairs int
+	// refused are the proposals since the last one that was carried out.
+	refused int
 	// rounds are the answers with calls of tools since the last plan, or the calls, and read what all calls printed, in bytes.
 	rounds, read int
 	// blocked is why nothing more is taken, "" while something is.
@@ -118,6 +123,7 @@ const (
 	Denied  = "denied"  // a person did not approve it
 	Invalid = "invalid" // it is no plan, or names a target that there is not
 	Blocked = "blocked" // nothing more is taken from the agent in this turn
+	Planned = "planned" // it was judged and shown, which is all that was asked for
 )
 
 // Reply is what the agent is told of its proposal.
@@ -169,6 +175,9 @@ func (r StepResult) failed() bool { return r.Code == nil || *r.Code != 0 }
 // nothingMore is what an agent is told that goes on after the end of what it may do.
 const nothingMore = "nothing more is taken in this turn; answer with what you know"
 
+// lastRefusal is what an agent is told before the end.
+const lastRefusal = "; this is the second refusal in a row, and the next one ends the turn: propose something else, or answer"
+
 // Propose carries out what an agent proposes, and returns what it is told. The error is one that ends the turn.
 func (t *Turns) Propose(ctx context.Context, turn *Turn, text []byte) (Reply, error) {
 	switch {
@@ -191,13 +200,36 @@ func (t *Turns) Propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 			reply = Reply{Outcome: Blocked, Why: "this was the third answer that is no plan: " + reply.Why}
 		}
 	}
-	if reply.Outcome == Denied && turn.DenialEnds {
+	turn.count(&reply)
+	switch {
+	case !turn.DenialEnds:
+	case reply.Outcome == Denied:
 		turn.blocked = "nothing more is taken in this turn, because the last plan was not approved; tell the person what you know"
+	case reply.Outcome == Planned:
+		turn.blocked = "nothing more is taken in this turn, because only the plan was asked for; tell the person what you know"
 	}
 	if reply.Outcome != Done && reply.Outcome != Failed {
 		err = turn.Note("refusal", map[string]string{"outcome": reply.Outcome, "why": reply.Why})
 	}
 	return reply, err
+}
+
+// count ends what is taken from an agent whose proposals are refused one after the other, and tells it before. Single calls of tools are
+// bounded by their number.
+func (turn *Turn) count(reply *Reply) {
+	switch {
+	case reply.Outcome == Done || reply.Outcome == Failed:
+		turn.refused = 0
+	case reply.Outcome != Refused || turn.Singly:
+	case turn.refused == maxRefused-1:
+		turn.blocked = nothingMore
+		*reply = Reply{Outcome: Blocked, Why: fmt.Sprintf("%d proposals in a row were refused, the last one because of %s", maxRefused,
+			reply.Why)}
+	default:
+		if turn.refused++; turn.refused == maxRefused-1 {
+			reply.Why += lastRefusal
+		}
+	}
 }
 
 // valid says why who asked may do nothing any more: the rights of a turn end with those of its token.
@@ -219,20 +251,20 @@ func (t *Turns) valid(by principal.Principal) error {
 func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, error) {
 	answer, err := plan.Parse(text)
 	if err != nil {
-		return Reply{Outcome: Invalid, Why: err.Error()}, nil
+		return Reply{Outcome: Invalid, Why: fault.Text(err)}, nil
 	}
 	if answer.Tools != nil {
 		return t.readAll(ctx, turn, answer.Tools.Calls)
 	}
 	p, err := planned(answer)
 	if err != nil {
-		return Reply{Outcome: Invalid, Why: err.Error()}, nil
+		return Reply{Outcome: Invalid, Why: fault.Text(err)}, nil
 	}
 	turn.plans++
 	turn.rounds = 0
 	steps, err := t.resolve(ctx, turn, p)
 	if err != nil {
-		return Reply{Outcome: Invalid, Why: err.Error()}, nil
+		return Reply{Outcome: Invalid, Why: fault.Text(err)}, nil
 	}
 	return t.consider(ctx, turn, p, operation.Plan{ID: turn.Task, Number: turn.plans, Goal: oneLine(p.Goal)}, steps)
 }
@@ -270,7 +302,7 @@ func (t *Turns) consider(ctx context.Context, turn *Turn, p *proposal, op operat
 	}
 	crashpoint.Here("daemon.plan.told")
 	if turn.PlanOnly {
-		return Reply{Outcome: Denied, Why: "only the plan was asked for, and nothing was run"}, nil
+		return Reply{Outcome: Planned, Why: "only the plan was asked for, and nothing was run"}, nil
 	}
 	reply, err := t.carryOut(ctx, turn, op, steps)
 	crashpoint.Here("daemon.plan.carried-out")
@@ -294,7 +326,7 @@ func (t *Turns) refuse(ctx context.Context, turn *Turn, op operation.Plan, why e
 	if err != nil {
 		return Reply{}, err
 	}
-	return Reply{Outcome: Refused, Why: authorised.Deny(ctx, why).Error()}, nil
+	return Reply{Outcome: Refused, Why: fault.Text(authorised.Deny(ctx, why))}, nil
 }
 
 // carryOut asks a person where that is needed, and runs the steps.
@@ -306,7 +338,7 @@ func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, ste
 	a, err := authorised.Admit(ctx)
 	switch {
 	case op.Asks && turn.Wait < 0 && errdefs.IsPermissionDenied(err):
-		return Reply{Outcome: Denied, Why: err.Error()}, nil
+		return Reply{Outcome: Denied, Why: fault.Text(err)}, nil
 	case err != nil:
 		return unanswered(err)
 	}
@@ -344,7 +376,7 @@ func unanswered(err error) (Reply, error) {
 	case errdefs.IsPermissionDenied(err):
 		return Reply{Outcome: Denied, Why: "nobody approved it in time"}, nil
 	case errdefs.IsResourceExhausted(err):
-		return Reply{Outcome: Refused, Why: err.Error()}, nil
+		return Reply{Outcome: Refused, Why: fault.Text(err)}, nil
 	}
 	return Reply{}, err
 }

@@ -29,10 +29,10 @@ var chinese = [count]string{
 	Refused:     "被拒绝",
 	Invalid:     "无效",
 	Blocked:     "已停止受理",
+	Planned:     "仅计划",
 	WhyPlanOnly: "只要求给出计划，没有执行任何命令",
 	WhyNobody:   "没有人及时批准",
 	WhyNoMore:   "本轮不再受理任何提议",
-	WhyNotAsked: "需要有人批准，而本轮不会询问任何人：请在终端中提问，或用 --wait 指定等待答复的时间",
 	WhyInTime:   "已超时；可用 --timeout 给它更多时间",
 
 	KeyOnce:      "[y] 允许一次",

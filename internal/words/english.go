@@ -30,12 +30,11 @@ var english = [count]string{
 	Refused:     "refused",
 	Invalid:     "invalid",
 	Blocked:     "blocked",
+	Planned:     "planned",
 	WhyPlanOnly: "only the plan was asked for, and nothing was run",
 	WhyNobody:   "nobody approved it in time",
 	WhyNoMore:   "nothing more is taken in this turn",
-	WhyNotAsked: "a person has to approve it, and nobody is asked in this turn: ask at a terminal, or say how long to " +
-		"wait for an answer (--wait): permission denied",
-	WhyInTime: "it ran out of its time; give it more with --timeout",
+	WhyInTime:   "it ran out of its time; give it more with --timeout",
 
 	KeyOnce:      "[y] once",
 	KeyThread:    "[t] in this thread",

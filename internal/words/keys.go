@@ -33,10 +33,10 @@ const (
 	Refused
 	Invalid
 	Blocked
+	Planned
 	WhyPlanOnly
 	WhyNobody
 	WhyNoMore
-	WhyNotAsked
 	WhyInTime
 
 	// A question at a terminal.

@@ -70,11 +70,20 @@ var reasons = map[string]string{
 	"changes files as a model wrote it":                                                                      "按模型所写更改文件",
 }
 
-// Reason is a fixed reason of the policy in this language; any other text stays as it is. What a reason is about stands behind it.
+// Reason is a fixed reason of the policy in this language, or one of a step of a plan; any other text stays as it is. What a reason is
+// about stands behind it.
 func (l Language) Reason(text string) string {
 	if l != Chinese {
 		return text
 	}
+	if strings.HasPrefix(text, "step ") || strings.HasPrefix(text, "the agent says ") { // of a plan
+		return within(text, 0)
+	}
+	return fixed(text)
+}
+
+// fixed is a fixed reason in Chinese.
+func fixed(text string) string {
 	if say, ok := reasons[text]; ok {
 		return say
 	}

@@ -54,12 +54,15 @@ func (l Language) Say(key Key, args ...any) string {
 	return fmt.Sprintf(text, args...)
 }
 
-// Known is a fixed text of the daemon in this language; any other text stays as it is.
+// Known is a text of the daemon in this language. Those that it does not have stay as they are, also within others.
 func (l Language) Known(text string) string {
-	for _, key := range []Key{Denied, Refused, Invalid, Blocked, WhyPlanOnly, WhyNobody, WhyNoMore, WhyNotAsked, WhyInTime} {
+	for _, key := range []Key{Denied, Refused, Invalid, Blocked, Planned, WhyPlanOnly, WhyNobody, WhyNoMore, WhyInTime} {
 		if text == english[key] {
 			return l.Say(key)
 		}
 	}
-	return text
+	if l != Chinese {
+		return text
+	}
+	return within(text, 0)
 }

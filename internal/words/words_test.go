@@ -1,6 +1,7 @@
 package words_test
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -170,11 +171,11 @@ func TestEveryKeyIsUsed(t *testing.T) {
 	}
 }
 
-// What is taken for a fixed text of the daemon is one: its source has it.
+// What is taken for a text of the daemon is one: its source has it.
 func TestKnown(t *testing.T) {
 	var source strings.Builder
-	for _, dir := range []string{"../turns", "../asking", "../tasks"} {
-		all, _ := filepath.Glob(dir + "/*.go")
+	for _, dir := range []string{"turns", "asking", "operation", "tasks", "agent", "llm", "judge", "lifecycle", "store", "approval", "steps"} {
+		all, _ := filepath.Glob("../" + dir + "/*.go")
 		for _, f := range all {
 			b, err := os.ReadFile(f)
 			if err != nil {
@@ -185,20 +186,64 @@ func TestKnown(t *testing.T) {
 	}
 	joined := regexp.MustCompile(`"\s*\+\s*"`).ReplaceAllString(source.String(), "")
 	for _, text := range []string{
-		"denied", "refused", "invalid", "blocked", "only the plan was asked for, and nothing was run", "nobody approved it in time",
+		"denied", "refused", "invalid", "blocked", "planned", "only the plan was asked for, and nothing was run", "nobody approved it in time",
 		"nothing more is taken in this turn", "it ran out of its time; give it more with --timeout",
-		"a person has to approve it, and nobody is asked in this turn: ask at a terminal, or say how long to wait for an answer (--wait): " +
-			"permission denied",
 	} {
 		if words.Chinese.Known(text) == text || words.English.Known(text) != text {
 			t.Errorf("%q is said as %q", text, words.Chinese.Known(text))
 		}
-		if !strings.Contains(joined, strings.TrimSuffix(text, ": permission denied")) {
+		if !strings.Contains(joined, text) {
 			t.Errorf("nothing says %q any more", text)
 		}
 	}
-	if got := words.Chinese.Known("step 2 failed"); got != "step 2 failed" {
-		t.Errorf("%q", got)
+	for _, p := range words.Said {
+		en, zh := verb.FindAllString(p[0], -1), verb.FindAllString(p[1], -1)
+		if len(en) != len(zh) {
+			t.Errorf("%q takes %q in English and %q in Chinese", p[0], en, zh)
+		}
+		// What stands before or behind another text is put together where it is said.
+		if text := strings.TrimPrefix(strings.TrimSuffix(p[0], "%s"), "%s"); !strings.Contains(joined, strings.ReplaceAll(text, `"`, `\"`)) {
+			t.Errorf("nothing says %q any more", p[0])
+		}
+		args := make([]any, len(en))
+		for i := range args {
+			args[i] = "x"
+		}
+		text := fmt.Sprintf(verb.ReplaceAllString(p[0], "%v"), args...)
+		got := words.Chinese.Known(text)
+		if got == text || strings.Contains(got, "%!") || !strings.ContainsFunc(got, func(r rune) bool { return unicode.Is(unicode.Han, r) }) {
+			t.Errorf("%q is said as %q", text, got)
+		}
+		if words.English.Known(text) != text {
+			t.Errorf("%q is said as %q in English", text, words.English.Known(text))
+		}
+	}
+	for text, want := range map[string]string{
+		"step 2 is odd": "step 2 is odd",
+		"the plan was not approved, and nothing was run: uid:0 denied it: the policy is mine": "计划未获批准，没有执行任何命令：uid:0 不允许：the policy is mine",
+		"step 1 failed on host; the 2 steps behind it were not run":                           "第 1 步在 host 上失败；其后的 2 步没有执行",
+		"step 1, host: rm -rf /: cannot run it: the policy blocks it: it destroys a whole tree that people or the machine live by: /; " +
+			"removes or empties files: / (rules a, b, risk 100); \"carrel policy explain\" says how it is judged, and an " +
+			"administrator sets the policy": "第 1 步，host：rm -rf /：不能执行：策略禁止：会销毁用户或系统赖以运行的整个目录树：/; " +
+			"删除或清空文件：/（规则 a, b，风险 100）；“carrel policy explain”说明如何判断，策略由管理员设定",
+	} {
+		if got := words.Chinese.Known(text); got != want {
+			t.Errorf("%q is said as %q", text, got)
+		}
+	}
+	for text, want := range map[string]string{
+		"step 2: removes or empties files: /srv; mine": "第 2 步：删除或清空文件：/srv; mine",
+		"step by step": "step by step",
+		"the agent says that it is for: step 1: x": "助手说明的目的：第 1 步：x",
+	} {
+		if got := words.Chinese.Reason(text); got != want || words.English.Reason(text) != text {
+			t.Errorf("%q is said as %q", text, got)
+		}
+	}
+	// Whatever is said is looked at in a bounded time.
+	deep := strings.Repeat("uid:0 denied it: ", 2000) + strings.Repeat("; ", 2000)
+	if got := words.Chinese.Known(deep); got != deep {
+		t.Errorf("a text of %d bytes is said as %q", len(deep), got[:100])
 	}
 }
 

@@ -33,6 +33,12 @@ func TestAskForAForm(t *testing.T) {
 	if r := ask("--on", "none", "--output-schema", schema, "how many?"); r.code != 1 || r.out != "" || len(s.said()) != 3 {
 		t.Errorf("%+v, after %d", r, len(s.said()))
 	}
+	// What a person has denied is not asked for again.
+	push := planOf("workspace demo", "git push -q https://example.invalid/in x", false)
+	s = m.script(t, always(push), always(push), always(directly(`{"free":1}`)))
+	if r := ask("--on", "none", "--output-schema", schema, "push"); r.code != 1 || r.out != "" || len(s.said()) != 1 {
+		t.Errorf("%+v, after %d", r, len(s.said()))
+	}
 	for _, bad := range []string{"not json", `{"type":5}`, `{"$ref":"https://example.org/x"}`} {
 		if err := os.WriteFile(schema, []byte(bad), 0o644); err != nil {
 			t.Fatal(err)

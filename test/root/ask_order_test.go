@@ -117,7 +117,7 @@ func TestAskStepByStep(t *testing.T) {
 	term.Type("y\n")
 	term.ExpectAfter("2. remote web-2: done", question)
 	term.Type("n\nnot this one\n")
-	term.Expect("I stopped, because a step was not approved")
+	term.Expect("a step was not approved, and the plan ended there")
 	term.Wait()
 	if got := done(); got != "one two" || len(s.said()) != 1 {
 		t.Errorf("%q ran", got)

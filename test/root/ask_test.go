@@ -100,7 +100,7 @@ func TestAskAsksAPerson(t *testing.T) {
 	m, alice, ask := newAsked(t)
 	push := planOf("workspace demo", "echo ran-$((40+2)) > ran; git push -q https://example.invalid/in x", false)
 	m.script(t, always(push), always(directly("done")))
-	if r := ask("--on", "none", "push"); !strings.Contains(r.out, "not approved") || strings.Contains(r.out, "done") {
+	if r := ask("--on", "none", "push"); r.code != 1 || r.out != "" || !strings.Contains(r.err, "there is no answer: the plan was not approved") {
 		t.Errorf("%+v", r)
 	}
 	terminal := func() *ptytest.Terminal {
@@ -120,7 +120,9 @@ func TestAskAsksAPerson(t *testing.T) {
 		} else {
 			x.Expect("not approved")
 		}
-		x.Wait()
+		if code := x.Wait(); code != 1-i { // no answer is a failure to a script
+			t.Errorf("answered %q: exit code %d", key, code)
+		}
 		r := m.try(alice, "", "exec", "demo", "--", "cat", "ran")
 		if got := strings.Contains(r.out, "ran-42"); got != ran {
 			t.Errorf("answered %q: ran %v", key, got)
@@ -173,7 +175,7 @@ func TestAskOnTheHost(t *testing.T) {
 	}
 	change := planOf("host", "touch "+own+"/made", false)
 	m.script(t, always(change), always(directly("done")))
-	if r := ask("--on", "host", "make it"); !strings.Contains(r.out, "not approved") {
+	if r := ask("--on", "host", "make it"); r.code != 1 || r.out != "" || !strings.Contains(r.err, "not approved") {
 		t.Errorf("%+v", r)
 	}
 	m.script(t, always(change), always(directly("it is made")))

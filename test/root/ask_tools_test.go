@@ -116,7 +116,7 @@ func TestAskReadsByTools(t *testing.T) {
 	}
 	// A plan alone may be asked for, and what it is made from is read.
 	s = m.script(t, always(callsOf(toolCall("host", "read_file", "path", log))), always(planOf("host", "id", true)), always(directly("done")))
-	if r := carrel("--plan-only", "look"); !strings.Contains(s.said()[1], "planted-fault") || strings.Contains(r.err, "1. host: done") {
+	if r := carrel("--plan-only", "look"); r.code != 0 || r.out != "" || !strings.Contains(s.said()[1], "planted-fault") || strings.Contains(r.err, "1. host: done") {
 		t.Errorf("%+v", r)
 	}
 }
@@ -130,7 +130,7 @@ func TestAskReadsARunbook(t *testing.T) {
 	s := m.script(t, always(callsOf(call)), always(planOf("workspace demo", "git push -q https://example.invalid/in x", false)),
 		always(directly("done")))
 	r := ask("--on", "none", "is the disk full?")
-	if r.code != 0 || !strings.Contains(r.err, "runbook name=disk") || !strings.Contains(r.out, "not approved") {
+	if r.code != 1 || !strings.Contains(r.err, "runbook name=disk") || !strings.Contains(r.err, "not approved") {
 		t.Errorf("%+v", r)
 	}
 	said := s.said()
