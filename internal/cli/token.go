@@ -34,12 +34,6 @@ What is done with it is recorded under its id and its owner.
 		Example: `  carrel token create --role agent --workspace demo --expires 24h
   carrel token ls
   carrel token revoke 0123456789ab`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage(c, "cannot use the argument %q: token has create, ls, show and revoke", args[0])
-			}
-			return nil
-		},
 	}, a.tokenCreateCommand(), a.tokenLsCommand(), a.tokenShowCommand(), a.tokenRevokeCommand())
 }
 

@@ -1,0 +1,50 @@
+package cli_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// A word that is none of a group's commands is told which there are, as its help does.
+func TestGroupsNameTheirCommands(t *testing.T) {
+	groups := 0
+	for _, line := range [][]string{
+		{"egress"}, {"secret"}, {"model"}, {"archive"}, {"files"}, {"task"}, {"job"}, {"agent"}, {"agent", "memory"}, {"runbook"},
+		{"approvals"}, {"token"}, {"context"}, {"audit"}, {"policy"},
+	} {
+		help := run(t, "", append(line, "--help")...).out
+		_, below, ok := strings.Cut(help, "Available Commands:\n")
+		if !ok {
+			t.Errorf("%v has no commands", line)
+			continue
+		}
+		groups++
+		below, _, _ = strings.Cut(below, "\n\n")
+		r := run(t, "", append(line, "no-such-command")...)
+		for _, m := range regexp.MustCompile(`(?m)^  (\S+)`).FindAllStringSubmatch(below, -1) {
+			if r.code == 0 || !strings.Contains(r.err, m[1]) {
+				t.Errorf("%v does not name %s: %+v", line, m[1], r)
+			}
+		}
+	}
+	if groups < 15 {
+		t.Errorf("only %d groups were looked at", groups)
+	}
+}
+
+// What is no id says where ids of its kind are listed.
+func TestWhatIsNoIDSaysWhereIDsAre(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	for line, want := range map[string]string{
+		"job show x":     `cannot use "x" as the id of a job: it must look like "c-0123456789abcdef"; "carrel job ls" lists them`,
+		"job output x":   `"carrel job ls" lists them`,
+		"job stop x":     `"carrel job ls" lists them`,
+		"job rm x":       `"carrel job ls" lists them`,
+		"runbook show x": `cannot find the runbook "x": there is none; "carrel runbook ls" lists them` + "\n",
+	} {
+		if r := run(t, "", strings.Fields(line)...); r.code == 0 || !strings.Contains(r.err, want) {
+			t.Errorf("%s: %+v", line, r)
+		}
+	}
+}
