@@ -30,10 +30,10 @@ func (f *followed) FollowTask(_ context.Context, r *connect.Request[carrelv1.Fol
 	s *connect.ServerStream[carrelv1.FollowTaskResponse],
 ) error {
 	after := r.Msg.GetAfter()
-	f.asked <- after
 	err := s.Send(&carrelv1.FollowTaskResponse{Message: &carrelv1.TaskMessage{
 		Number: after + 1, Kind: "message", Body: []byte(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"word"}}`),
 	}})
+	f.asked <- after // once its message is on the way, which the end of the daemon does not take back
 	if after == 0 {
 		panic(http.ErrAbortHandler)
 	}

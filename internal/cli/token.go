@@ -208,7 +208,7 @@ func (a *app) tokenLsCommand() *cobra.Command {
 				used = age(at(ms)) + " ago"
 			}
 			t.add(x.GetId(), x.GetState(), strings.Join(x.GetRoles(), ","), x.GetOwner(), cut(cmp.Or(shellQuote(x.GetWorkspaces()), "all"), 40),
-				at(x.GetExpiresUnixMs()).Local().Format("2006-01-02 15:04"), used, keyText(x.GetName()))
+				at(x.GetExpiresUnixMs()).Format("2006-01-02 15:04Z"), used, keyText(x.GetName()))
 		}
 		return objectsOf(list), t, nil
 	})
