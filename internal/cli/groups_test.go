@@ -11,7 +11,7 @@ func TestGroupsNameTheirCommands(t *testing.T) {
 	groups := 0
 	for _, line := range [][]string{
 		{"egress"}, {"secret"}, {"model"}, {"archive"}, {"files"}, {"task"}, {"job"}, {"agent"}, {"agent", "memory"}, {"runbook"},
-		{"approvals"}, {"token"}, {"context"}, {"audit"}, {"policy"},
+		{"approvals"}, {"token"}, {"context"}, {"audit"}, {"policy"}, {"completion"},
 	} {
 		help := run(t, "", append(line, "--help")...).out
 		_, below, ok := strings.Cut(help, "Available Commands:\n")
@@ -46,5 +46,13 @@ func TestWhatIsNoIDSaysWhereIDsAre(t *testing.T) {
 		if r := run(t, "", strings.Fields(line)...); r.code == 0 || !strings.Contains(r.err, want) {
 			t.Errorf("%s: %+v", line, r)
 		}
+	}
+}
+
+// The first word is completed by commands and their other names, and not by what completes by itself.
+func TestFirstWordsThatAreOffered(t *testing.T) {
+	r := run(t, "", "__complete", "")
+	if !strings.Contains(r.out, "exec\t") || !strings.Contains(r.out, "rm\t") || strings.Contains(r.out, "__complete") {
+		t.Errorf("offered: %s", r.out)
 	}
 }
