@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -139,6 +140,9 @@ func (a *app) line(args []string) int {
 	cmd, err := root.ExecuteContextC(context.Background())
 	if err == nil {
 		return a.code
+	}
+	if w, ok := errors.AsType[*fs.PathError](err); ok && w.Op == "write" && w.Path == os.Stdout.Name() {
+		err = fmt.Errorf("cannot write the output: %w; what was asked for may be done: look before you ask again", w.Err)
 	}
 	fmt.Fprintln(s.Err, "carrel:", errorText(err)) // it may quote what an attacker wrote
 	if u, ok := errors.AsType[*usageError](err); ok {

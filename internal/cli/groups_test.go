@@ -1,6 +1,8 @@
 package cli_test
 
 import (
+	"os"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -10,8 +12,22 @@ import (
 func TestGroupsNameTheirCommands(t *testing.T) {
 	groups := 0
 	for _, line := range [][]string{
-		{"egress"}, {"secret"}, {"model"}, {"archive"}, {"files"}, {"task"}, {"job"}, {"agent"}, {"agent", "memory"}, {"runbook"},
-		{"approvals"}, {"token"}, {"context"}, {"audit"}, {"policy"}, {"completion"},
+		{"egress"},
+		{"secret"},
+		{"model"},
+		{"archive"},
+		{"files"},
+		{"task"},
+		{"job"},
+		{"agent"},
+		{"agent", "memory"},
+		{"runbook"},
+		{"approvals"},
+		{"token"},
+		{"context"},
+		{"audit"},
+		{"policy"},
+		{"completion"},
 	} {
 		help := run(t, "", append(line, "--help")...).out
 		_, below, ok := strings.Cut(help, "Available Commands:\n")
@@ -54,5 +70,27 @@ func TestFirstWordsThatAreOffered(t *testing.T) {
 	r := run(t, "", "__complete", "")
 	if !strings.Contains(r.out, "exec\t") || !strings.Contains(r.out, "rm\t") || strings.Contains(r.out, "__complete") {
 		t.Errorf("offered: %s", r.out)
+	}
+}
+
+// A command whose output has no place says that, and that it may have done what was asked for.
+func TestOutputThatHasNoPlace(t *testing.T) {
+	t.Parallel()
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	c := exec.CommandContext(t.Context(), self, "runbook", "ls")
+	c.Env = append(os.Environ(), asCLI+"=1")
+	c.Stdout, c.Stderr = full, &said
+	const want = "carrel: cannot write the output: no space left on device; "
+	if err := c.Run(); c.ProcessState.ExitCode() != 1 || !strings.HasPrefix(said.String(), want) {
+		t.Errorf("it ends with %v and says %q", err, said.String())
 	}
 }
