@@ -252,12 +252,26 @@ func (s *Server) carry(ctx context.Context, ws *websocket.Conn, m *member) {
 		if err := ended(ctx); err != nil {
 			return err
 		}
-		timed, done := context.WithTimeout(ctx, s.opts.StallTimeout)
+		timed, done := finishing(ctx, s.opts.StallTimeout)
 		defer done()
 		return ws.Write(timed, websocket.MessageBinary, b)
 	})
 	code, why := s.closeCode(ctx, err)
 	_ = ws.Close(code, why) // a client that has gone needs no reason
+}
+
+// finishAfter is how long a frame that is being written may take after what it is written for has ended.
+const finishAfter = 5 * time.Second
+
+// finishing bounds the writing of one frame. It outlives ctx by finishAfter: a context that ends within a write, even one of
+// which the client has every byte already, takes the connection with it, and the client would not be told why it is closed.
+func finishing(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(finishAfter, cancel) })
+	return timed, func() {
+		stop()
+		cancel()
+	}
 }
 
 // closeCode is how a WebSocket is closed whose pump has ended with err.
@@ -320,7 +334,7 @@ func beat(ctx context.Context, ws *websocket.Conn) error {
 			return nil
 		case <-t.C:
 		}
-		timed, done := context.WithTimeout(ctx, pingTimeout)
+		timed, done := finishing(ctx, pingTimeout)
 		err := ws.Ping(timed)
 		done()
 		if err != nil && ctx.Err() == nil {

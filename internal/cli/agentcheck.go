@@ -22,12 +22,6 @@ func (a *app) agentCommand() *cobra.Command {
 		Short:   "Check the agent, keep notes for it, take over another's",
 		Long:    `The agent of "carrel ask" and "carrel chat" runs in a workspace, with a model and no key.`,
 		Example: "  carrel agent check\n  carrel agent import linuxagent",
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage(c, "cannot use the argument %q: agent has check, import, memory and recommend", args[0])
-			}
-			return nil
-		},
 	}, a.agentCheckCommand(), a.agentImportCommand(), a.agentMemoryCommand(), a.agentRecommendCommand())
 }
 

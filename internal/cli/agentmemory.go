@@ -33,12 +33,6 @@ They are sent to the model as advice, which allows nothing. A session has the no
 there were when it began. Only you write them: what an agent proposes is not kept by itself.`,
 		Example: "  carrel agent memory add \"the staging hosts may be restarted at any time\"\n  carrel agent memory ls\n" +
 			"  carrel agent memory rm 3",
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage(c, "cannot use the argument %q: memory has ls, add and rm", args[0])
-			}
-			return nil
-		},
 	}, a.memoryListCommand(), a.memoryAddCommand(), a.memoryRemoveCommand())
 }
 

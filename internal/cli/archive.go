@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"time"
 
 	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
@@ -148,7 +147,7 @@ has been kept for the archive_retention of the daemon's settings, and goes.`,
 		for _, x := range m.GetArchives() {
 			removed := "never"
 			if ms := x.GetExpiresUnixMs(); ms != 0 {
-				removed = at(ms).Format(time.DateTime)
+				removed = at(ms).Format(moment)
 			}
 			t.add(x.GetId(), keyText(x.GetKey()), x.GetOwner(), bytesText(x.GetSize()), fmt.Sprint(x.GetEntries()), bytesText(x.GetBytes()),
 				age(at(x.GetCreatedUnixMs())), removed)

@@ -103,7 +103,10 @@ func TestNameOfTheModel(t *testing.T) {
 	if r := run(t, "", "ask", "why?"); r.code == 0 || !strings.Contains(r.err, nameless) || !strings.Contains(r.err, "llm: NAME") {
 		t.Errorf("no name: %+v", r)
 	}
-	for what, args := range map[string][]string{"flag": {"ask", "--llm", "m1", "why?"}, "settings": {"ask", "why?"}} {
+	for what, args := range map[string][]string{
+		"flag":     {"ask", "--on", "none", "--llm", "m1", "why?"},
+		"settings": {"ask", "--on", "none", "why?"},
+	} {
 		if what == "settings" {
 			if err := errors.Join(os.Mkdir(filepath.Join(dir, "carrel"), 0o700),
 				os.WriteFile(filepath.Join(dir, "carrel", "agent.yaml"), []byte("llm: m1\n"), 0o600)); err != nil {

@@ -231,7 +231,7 @@ func (a *app) recordsCommand(c *cobra.Command, tail bool) *cobra.Command {
 }
 
 // shortStamp is stamp without what -o wide adds.
-const shortStamp = "01-02 15:04:05"
+const shortStamp = "01-02 15:04:05Z"
 
 // auditLine is a record in one line, for people: all of it if wide, otherwise what fits lineWidth. It is not a row of a
 // table, because the widths of later records are not known.

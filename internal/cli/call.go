@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -136,8 +137,8 @@ func bounded(ctx context.Context, req any, f func(context.Context) error) error 
 	defer cancel()
 	err := f(timed)
 	if err != nil && ctx.Err() == nil && errors.Is(timed.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("cannot wait any longer: carrel has not answered for %v, and may still do what it was asked; see \"carrel doctor\" "+
-			"and its log: %w", limit, errdefs.ErrUnavailable)
+		return fmt.Errorf("cannot get an answer from carrel: nothing came for %v, and it may still do what it was asked; see \"carrel doctor\" "+
+			"and its log: %w", limit.Round(time.Second), errdefs.ErrUnavailable)
 	}
 	return err
 }
@@ -172,11 +173,26 @@ func help(n operation.Name) string { return operation.Of(n).Help }
 // group is a command that only holds others.
 func group(c *cobra.Command, children ...*cobra.Command) *cobra.Command {
 	if c.Args == nil {
-		c.Args = exactly()
+		c.Args = oneOf
 	}
 	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	c.AddCommand(children...)
 	return c
+}
+
+// oneOf refuses an argument that is none of a group's commands, and names those.
+func oneOf(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, child := range c.Commands() {
+		if child.IsAvailableCommand() {
+			names = append(names, child.Name())
+		}
+	}
+	last := len(names) - 1
+	return usage(c, "cannot use the argument %q: %s has %s and %s", args[0], c.CommandPath(), strings.Join(names[:last], ", "), names[last])
 }
 
 // prints completes a command that prints data, and adds -o to it. run returns the data for

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -131,9 +132,19 @@ func (a *app) line(args []string) int {
 	root.SetIn(s.In)
 	root.SetOut(s.Out)
 	root.SetErr(s.Err)
+	root.InitDefaultCompletionCmd() // which keeps where it prints
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			c.Args = nil
+			group(c)
+		}
+	}
 	cmd, err := root.ExecuteContextC(context.Background())
 	if err == nil {
 		return a.code
+	}
+	if w, ok := errors.AsType[*fs.PathError](err); ok && w.Op == "write" && w.Path == os.Stdout.Name() {
+		err = fmt.Errorf("cannot write the output: %w; what was asked for may be done: look before you ask again", w.Err)
 	}
 	fmt.Fprintln(s.Err, "carrel:", errorText(err)) // it may quote what an attacker wrote
 	if u, ok := errors.AsType[*usageError](err); ok {
@@ -228,6 +239,9 @@ was derived from it, such as ws-2a97516c.`,
 // completeAliases completes the other names of commands, which cobra leaves out.
 func completeAliases(root *cobra.Command, args []string, prefix string) (out []string, _ cobra.ShellCompDirective) {
 	for _, c := range root.Commands() {
+		if c.Hidden { // as what completes by itself
+			continue
+		}
 		for _, name := range c.Aliases {
 			if len(args) == 0 && strings.HasPrefix(name, prefix) {
 				out = append(out, cobra.CompletionWithDesc(name, c.Short))
@@ -268,6 +282,18 @@ var forms = map[string]string{
 
 // flagError is an error in the flags as a person reads it, with the accepted forms.
 func flagError(c *cobra.Command, err error) error {
+	given := func(name, letters string) string { // as it was written
+		if letters != "" {
+			return "-" + name
+		}
+		return "--" + name
+	}
+	if none, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		return usage(c, "cannot use %s: %s has no such flag", given(none.GetSpecifiedName(), none.GetSpecifiedShortnames()), c.CommandPath())
+	}
+	if bare, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
+		return usage(c, "cannot use %s: its value is missing", given(bare.GetSpecifiedName(), bare.GetSpecifiedShortnames()))
+	}
 	bad, ok := errors.AsType[*pflag.InvalidValueError](err)
 	if !ok {
 		return usage(c, "%w", err)

@@ -103,7 +103,7 @@ func TestExec(t *testing.T) {
 		{"exec demo", "", 125, "", "COMMAND is missing\nRun \"carrel exec --help\""},
 		{"exec demo --", "", 125, "", "COMMAND is missing"},
 		{"exec", "", 125, "", "WORKSPACE is missing"},
-		{"exec --frob demo id", "", 125, "", "unknown flag: --frob"},
+		{"exec --frob demo id", "", 125, "", "cannot use --frob: carrel exec has no such flag"},
 		{"exec --timeout -1s demo id", "", 125, "", "negative"},
 		{"exec --timeout x demo id", "", 125, "", "cannot use --timeout \"x\": give a time with its unit"},
 		{"exec -it demo id", "", 125, "", "stdin is not a terminal"},

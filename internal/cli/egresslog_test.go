@@ -41,7 +41,7 @@ func TestEgressLog(t *testing.T) {
 			t.Errorf("got\n%s\nwant\n%s", g, w)
 		}
 	}
-	const at = "2026-01-02 03:04:05.678 "
+	const at = "2026-01-02 03:04:05.678Z "
 	const one = "a.example.org:443 transparent 512 B 2 KiB 1.5s *.example.org; secrets: KEY, TOKEN"
 	const two = "b.example.org dns - - - refused 3 times: no rule allows it"
 	const three = "[2001:db8::1]:22 connect 1 B 0 B 7ms refused: cut"
@@ -86,7 +86,7 @@ func TestEgressLog(t *testing.T) {
 // What the record has from a workspace tells a terminal nothing, and makes no lines or connections of its own.
 func TestEgressLogPrintsNothingRaw(t *testing.T) {
 	for _, hostile := range []string{
-		"\x1b]0;title\x07", "\x1b[2J", "\u009b31m", "\r", "\n2026-01-02 03:04:05.678  good.example:443", "\x7f", "a\u202eb", "\x00", "\u2028",
+		"\x1b]0;title\x07", "\x1b[2J", "\u009b31m", "\r", "\n2026-01-02 03:04:05.678Z  good.example:443", "\x7f", "a\u202eb", "\x00", "\u2028",
 	} {
 		g := serve(t, root)
 		quoted, err := json.Marshal("x" + hostile)

@@ -49,6 +49,7 @@ func wrongWith(text string) (problems []string) {
 	}
 	bad(strings.ContainsAny(text, "\t"), "it has a tab")
 	bad(strings.HasSuffix(text, "."), "it ends with a full stop")
+	bad(strings.HasSuffix(text, shownKind), "the kind is shown behind it: say why after a colon")
 	for sentence := range strings.SplitSeq(text, ". ") {
 		bad(strings.Count(sentence, "cannot ") > 1, "a sentence has cannot twice")
 	}
@@ -63,6 +64,7 @@ func wrongWith(text string) (problems []string) {
 func TestWrongWith(t *testing.T) {
 	for _, text := range []string{
 		"cannot x: a\tb", "cannot x: y.", "cannot x: cannot y: z", "Cannot x: y", "cannot find %s", "cannot x: %d workspaces live there",
+		"cannot x; try z" + shownKind,
 	} {
 		if len(wrongWith(text)) == 0 {
 			t.Errorf("%q passes", text)
@@ -102,7 +104,14 @@ func errorTable(t *testing.T) (rows []string) {
 			for _, arg := range call.Args[:min(2, len(call.Args))] {
 				if text := literal(arg); makesError(call.Fun) && text != "" {
 					if strings.HasPrefix(name(call.Args[len(call.Args)-1]), "errdefs.Err") {
-						text = strings.TrimSuffix(text, ": %w")
+						// As it is shown: the kind of an error goes, unless it seems to be all that explains it.
+						if rest, ok := strings.CutSuffix(text, ": %w"); ok && strings.Contains(rest, ":") {
+							text = rest
+						} else if ok && strings.HasPrefix(rest, "cannot ") { // others are parts of one
+							text = rest + shownKind
+						} else {
+							text = rest
+						}
 					}
 					rows = append(rows, strings.ReplaceAll(text, "\n", `\n`))
 					break
@@ -114,6 +123,9 @@ func errorTable(t *testing.T) (rows []string) {
 	slices.Sort(rows)
 	return slices.Compact(rows)
 }
+
+// shownKind stands for a kind that is shown behind a text that says what to do.
+const shownKind = ": KIND"
 
 func makesError(f ast.Expr) bool {
 	switch f := f.(type) {

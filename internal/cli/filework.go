@@ -59,7 +59,7 @@ func entryLine(e *carrelv1.FileEntry) []string {
 		name += " -> " + printable(e.GetTarget()+string(e.GetRawTarget()))
 	}
 	mode := typeLetters[e.GetType()] | fs.FileMode(e.GetMode()&0o777)
-	return []string{mode.String(), strconv.FormatInt(e.GetSize(), 10), time.Unix(0, e.GetModifiedUnixNs()).Format(time.DateTime), name}
+	return []string{mode.String(), strconv.FormatInt(e.GetSize(), 10), time.Unix(0, e.GetModifiedUnixNs()).UTC().Format(moment), name}
 }
 
 func (a *app) filesListCommand() *cobra.Command {

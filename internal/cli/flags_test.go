@@ -76,8 +76,8 @@ func TestErrorsOfFlags(t *testing.T) {
 			`cannot use max failures "99999999999999999999": give a number of hosts from ` + some,
 		},
 		{"task run --fd 2 demo true", "cannot use --fd 2: give 3 to 63, or leave it out for stdin and stdout"},
-		{"create --frob x", "unknown flag: --frob"},
-		{"create x --memory", "flag needs an argument: --memory"},
+		{"create --frob x", "cannot use --frob: carrel create has no such flag"},
+		{"create x --memory", "cannot use --memory: its value is missing"},
 	} {
 		r := run(t, "", words(c.args)...)
 		first, rest, _ := strings.Cut(r.err, "\n")

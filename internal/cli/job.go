@@ -36,12 +36,6 @@ Jobs in workspaces are detached commands: see "carrel ps", "carrel logs" and "ca
 		Example: `  carrel job ls
   carrel job output --follow c-0123456789abcdef
   carrel job stop c-0123456789abcdef`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage(c, "cannot use the argument %q: job has ls, show, output, stop and rm", args[0])
-			}
-			return nil
-		},
 	}, a.jobLsCommand(), a.jobShowCommand(), a.jobOutputCommand(), a.jobStopCommand(), a.jobRmCommand())
 }
 

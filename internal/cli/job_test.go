@@ -64,8 +64,9 @@ func TestJobCommands(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	for args, want := range map[string]string{
-		"rm " + away: "cannot be asked", "stop " + away: "cannot be asked", "rm c-1": "command id", "show c-dd00000000000000": "carrel job ls",
-		"output " + away: "cannot read the output", "again": "job has ls",
+		"rm " + away: "cannot be asked", "stop " + away: "cannot be asked", "rm c-1": "the id of a job",
+		"show c-dd00000000000000": "carrel job ls",
+		"output " + away:          "cannot read the output", "again": "job has ls",
 	} {
 		if r := run(t, "", append([]string{"job"}, strings.Fields(args)...)...); r.code == 0 || !strings.Contains(r.err, want) {
 			t.Errorf("%s: %+v", args, r)

@@ -112,12 +112,6 @@ user together. A workspace has a budget of its own: --model-requests, --model-to
 		Example: `  carrel model ls
   carrel create --model anthropic --model-requests 200 demo
   carrel model usage demo`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage(c, "cannot use the argument %q: model has ls and usage", args[0])
-			}
-			return nil
-		},
 	}, a.modelLsCommand(), a.modelUsageCommand())
 }
 

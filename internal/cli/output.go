@@ -448,8 +448,10 @@ func clock(unixMS int64) string {
 	return time.UnixMilli(unixMS).Format(time.RFC3339)
 }
 
-// stamp is how lines of events and of the record begin with their time.
-const stamp = "2006-01-02 15:04:05.000"
+// moment and stamp are the forms of times in tables, and at the beginning of lines of events and of the record: of UTC, and they say so.
+const moment = "2006-01-02 15:04:05Z"
+
+const stamp = "2006-01-02 15:04:05.000Z"
 
 // age is how long ago t was, in the largest fitting unit.
 func age(t time.Time) string {

@@ -116,7 +116,8 @@ func (a *app) client() (*carrel.Client, error) {
 }
 
 // errNotUp reports that the caller's own carrel does not run, which is normal.
-var errNotUp = fmt.Errorf("your own carrel does not run; the first command that needs it starts it: %w", errdefs.ErrUnavailable)
+var errNotUp = fmt.Errorf("cannot use your own carrel: it does not run; the first command that needs it starts it: %w",
+	errdefs.ErrUnavailable)
 
 // clientIfUp is client, but starts nothing.
 func (a *app) clientIfUp() (*carrel.Client, error) {

@@ -130,7 +130,7 @@ place. Values are put into commands as one word each, quoted.`,
 		}
 		r := runbooks.Find(all, args[0])
 		if r == nil {
-			return nil, nil, fmt.Errorf("cannot find the runbook %q; \"carrel runbook ls\" lists those that there are: %w", args[0],
+			return nil, nil, fmt.Errorf("cannot find the runbook %q: there is none; \"carrel runbook ls\" lists them: %w", args[0],
 				errdefs.ErrNotFound)
 		}
 		told, err := r.Text(values)

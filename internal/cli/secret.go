@@ -39,12 +39,6 @@ one: not you, and not an administrator.`,
   carrel secret ls
   carrel secret rotate ANTHROPIC_API_KEY < new-key
   carrel secret rm ANTHROPIC_API_KEY`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage(c, "cannot use the argument %q: secret has set, rotate, ls and rm", args[0])
-			}
-			return nil
-		},
 	}, a.secretSetCommand(), a.secretRotateCommand(), a.secretLsCommand(), a.secretRmCommand())
 }
 

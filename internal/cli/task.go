@@ -37,12 +37,6 @@ the program, and gives it nothing else.`,
   carrel task ls demo
   carrel task follow demo c-0123456789abcdef
   carrel task stop demo c-0123456789abcdef`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage(c, "cannot use the argument %q: task has run, ls, show, stop and follow", args[0])
-			}
-			return nil
-		},
 	}, a.taskRunCommand(), a.taskLsCommand(), a.taskShowCommand(), a.taskStopCommand(), a.taskFollowCommand())
 }
 
@@ -176,9 +170,15 @@ func (a *app) promptOf(c *cobra.Command, x *taskFlags) (string, error) {
 			return "", fmt.Errorf("cannot read the prompt: %w", err)
 		}
 	}
-	if len(text) == 0 || len(text) > maxPrompt || !utf8.Valid(text) {
-		return "", fmt.Errorf("cannot use the prompt: it has %d bytes or more, and has to be UTF-8 of 1 to %d bytes; put more into a file of "+
-			"the workspace: %w", len(text), maxPrompt, errdefs.ErrInvalidArgument)
+	switch {
+	case len(text) == 0:
+		return "", fmt.Errorf("cannot use an empty prompt: nothing was read; write it to stdin, or give --prompt: %w",
+			errdefs.ErrInvalidArgument)
+	case len(text) > maxPrompt:
+		return "", fmt.Errorf("cannot use the prompt: it has more than %d bytes; put more into a file of the workspace: %w", maxPrompt,
+			errdefs.ErrInvalidArgument)
+	case !utf8.Valid(text):
+		return "", fmt.Errorf("cannot use the prompt: it is not UTF-8; put it into a file of the workspace: %w", errdefs.ErrInvalidArgument)
 	}
 	return string(text), nil
 }

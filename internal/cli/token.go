@@ -34,12 +34,6 @@ What is done with it is recorded under its id and its owner.
 		Example: `  carrel token create --role agent --workspace demo --expires 24h
   carrel token ls
   carrel token revoke 0123456789ab`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage(c, "cannot use the argument %q: token has create, ls, show and revoke", args[0])
-			}
-			return nil
-		},
 	}, a.tokenCreateCommand(), a.tokenLsCommand(), a.tokenShowCommand(), a.tokenRevokeCommand())
 }
 
@@ -214,7 +208,7 @@ func (a *app) tokenLsCommand() *cobra.Command {
 				used = age(at(ms)) + " ago"
 			}
 			t.add(x.GetId(), x.GetState(), strings.Join(x.GetRoles(), ","), x.GetOwner(), cut(cmp.Or(shellQuote(x.GetWorkspaces()), "all"), 40),
-				at(x.GetExpiresUnixMs()).Local().Format("2006-01-02 15:04"), used, keyText(x.GetName()))
+				at(x.GetExpiresUnixMs()).Format("2006-01-02 15:04Z"), used, keyText(x.GetName()))
 		}
 		return objectsOf(list), t, nil
 	})

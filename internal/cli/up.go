@@ -249,10 +249,10 @@ func (a *app) up(ctx context.Context, i *instance, detach bool) (upView, []*exec
 	}
 	i.stopStarted(before)
 	if pid := before["daemon"]; pid != 0 && i.parts()["daemon"] == pid {
-		return view, nil, fmt.Errorf("cannot reach the daemon at %s in time, which runs as pid %d and is left alone; wait and try again, or "+
+		return view, nil, fmt.Errorf("cannot reach the daemon at %s in time: it runs as pid %d and is left alone; wait and try again, or "+
 			"end it with \"carrel down%s\"; its log is in %s: %w", i.host(), pid, i.flags(), i.logDir(), errdefs.ErrUnavailable)
 	}
-	return view, nil, fmt.Errorf("cannot reach the daemon at %s though it said that it is ready; look at its log in %s: %w",
+	return view, nil, fmt.Errorf("cannot reach the daemon at %s: it said that it is ready, and does not answer; look at its log in %s: %w",
 		i.host(), i.logDir(), errdefs.ErrUnavailable)
 }
 

@@ -25,7 +25,7 @@ func TestVersionFlag(t *testing.T) {
 	if r := run(t, "", "--version"); r.code != 0 || r.out != "carrel version "+build.Version()+"\n" || r.err != "" {
 		t.Errorf("%+v", r)
 	}
-	if r := run(t, "", "-V"); r.code != 1 || !strings.Contains(r.err, "unknown shorthand flag: 'V'") {
+	if r := run(t, "", "-V"); r.code != 1 || !strings.Contains(r.err, "cannot use -V: carrel has no such flag") {
 		t.Errorf("-V: %+v", r)
 	}
 }

@@ -200,10 +200,10 @@ of destroyed ones, and when each is removed.`,
 			for _, r := range m.GetRetained() {
 				removed := "never"
 				if ms := r.GetExpiresUnixMs(); ms != 0 {
-					removed = at(ms).Format(time.DateTime)
+					removed = at(ms).Format(moment)
 				}
 				names = append(names, r.GetWorkspace())
-				t.add(r.GetWorkspace(), keyText(r.GetKey()), r.GetOwner(), at(r.GetDestroyedUnixMs()).Format(time.DateTime), removed, r.GetHome())
+				t.add(r.GetWorkspace(), keyText(r.GetKey()), r.GetOwner(), at(r.GetDestroyedUnixMs()).Format(moment), removed, r.GetHome())
 			}
 			data = objectsOf(m.GetRetained())
 		} else {

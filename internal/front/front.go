@@ -58,7 +58,7 @@ func exec(args []string) (code int, done bool) {
 	var spawned spawnResponse
 	var fds []*os.File
 	err = attend.Interruptible(context.Background(), signals, func(ctx context.Context) (err error) {
-		if x, err = client.Open(ctx, conn); err != nil {
+		if x, err = client.Open(ctx, conn, socket, client.Patience); err != nil {
 			return err
 		}
 		fds, err = x.Call(ctx, fdapi.Spawn, p.request(), &spawned, 2)

@@ -241,5 +241,9 @@ func isHex(s string) bool {
 func lowerAlnum(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' }
 
 func invalid(what, got, why string) error {
-	return fmt.Errorf("cannot use %q as a %s: %s: %w", got, what, why, errdefs.ErrInvalidArgument)
+	article := "a"
+	if strings.HasPrefix(what, "a") {
+		article = "an"
+	}
+	return fmt.Errorf("cannot use %q as %s %s: %s: %w", got, article, what, why, errdefs.ErrInvalidArgument)
 }

@@ -18,7 +18,8 @@ import (
 // open opens the directory of a job.
 func (r *Registry) open(job id.Command) (folder, error) {
 	if _, err := id.ParseCommand(string(job)); err != nil {
-		return folder{}, err
+		return folder{}, fmt.Errorf("cannot use %q as the id of a job: it must look like \"c-0123456789abcdef\"; "+
+			"\"carrel job ls\" lists them: %w", string(job), errdefs.ErrInvalidArgument)
 	}
 	d, err := r.dir.sub(string(job))
 	if errors.Is(err, fs.ErrNotExist) {

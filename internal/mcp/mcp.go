@@ -135,7 +135,8 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Workspace != "" {
 		m, err := cfg.Client.Workspaces().Get(ctx, connect.NewRequest(&carrelv1.GetRequest{Workspace: cfg.Workspace}))
 		if errdefs.IsNotFound(err) {
-			return nil, fmt.Errorf("cannot serve the workspace %q: there is none; make it with \"carrel create\": %w", cfg.Workspace, err)
+			return nil, fmt.Errorf("cannot serve the workspace %q: there is none; make it with \"carrel create\": %w", cfg.Workspace,
+				errdefs.ErrNotFound)
 		}
 		if err != nil {
 			return nil, err

@@ -178,6 +178,31 @@ func TestWhatCommandsDo(t *testing.T) {
 	}
 }
 
+// Every program of carrel's is protected as carreld is: against signals by its path, and against a call of it that changes carrel.
+func TestCarrelsOwnPrograms(t *testing.T) {
+	programs, err := os.ReadDir("../../cmd")
+	if err != nil || len(programs) < 9 {
+		t.Fatal(programs, err)
+	}
+	e := engine(t)
+	for _, p := range programs {
+		if p.Name() == "carrel" {
+			continue // its name is in those of all the others
+		}
+		for _, command := range []string{
+			p.Name() + " serve", "/usr/libexec/carrel/" + p.Name() + " approvals approve x",
+			"pkill -f /opt/bin/" + p.Name(), "kill -9 $(pidof " + p.Name() + ")",
+		} {
+			if d := e.Decide(host(command)); !slices.Contains(d.Capabilities, "carrel.tamper") || d.Level != policy.Block {
+				t.Errorf("%s is %s with %v", command, d.Level, d.Capabilities)
+			}
+		}
+	}
+	if d := e.Decide(host("carrel-cli ls")); d.Level != policy.Safe {
+		t.Errorf("carrel-cli ls is %s, and carrel ls is SAFE", d.Level)
+	}
+}
+
 // TestStrictest holds that a decision is as strict as its strictest segment and names
 // every rule of every segment.
 func TestStrictest(t *testing.T) {

@@ -286,7 +286,7 @@ func (j *judge) carrels(s *segment) {
 			}
 		}
 	}
-	if s.caps&changing == 0 || s.spec != nil && s.spec.name == "carrel" {
+	if s.caps&changing == 0 || s.spec != nil && (s.spec.name == "carrel" || s.spec.name == "carrel-cli") {
 		return
 	}
 	for i, w := range s.words[min(1, len(s.words)):] {
@@ -324,7 +324,7 @@ func stops(words []shell.Word) bool {
 	return false
 }
 
-var carrelPrograms = lazy(`\bcarrel(?:d|-broker|-executor|-egress)\b`)
+var carrelPrograms = lazy(`\bcarrel(?:d|-(?:broker|executor|egress|agent|archive|hostrun|cli))\b`)
 
 // readsCode reports whether a command runs its standard input as code.
 func (j *judge) readsCode(s *segment) bool { return s.caps.Has(interpretsInput) }

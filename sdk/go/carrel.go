@@ -13,6 +13,7 @@
 package carrel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,12 +58,16 @@ type Options struct {
 	// Dial, if set, connects to a daemon that speaks HTTP/2 without TLS over what it returns, and Host is not used. Who calls is known
 	// there, or by a token. It is for a daemon that this program has inside it, or reaches by a channel of its own.
 	Dial func(ctx context.Context) (net.Conn, error)
+	// Patience is how long a daemon on a Unix socket may answer nothing at all, because it was stopped or its host hangs, before a
+	// call fails as unavailable. 0 is 2 minutes. A call that only takes long does not fail, and a command that runs is waited for.
+	Patience time.Duration
 }
 
 // Client is a client of one daemon. Its methods may be called from any goroutine. It connects
 // when it first needs to, and keeps idle connections until Close.
 type Client struct {
-	host host
+	host     host
+	patience time.Duration
 
 	once      sync.Once
 	transport *transport
@@ -81,7 +86,7 @@ func New(opts Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{host: h}, nil
+	return &Client{host: h, patience: cmp.Or(opts.Patience, client.Patience)}, nil
 }
 
 // Dial is New and a first call, which fails if the daemon does not answer. host is as in Options.
@@ -204,6 +209,9 @@ func (c *Client) http() *http.Client {
 		}
 	})
 	var t http.RoundTripper = c.transport
+	if c.host.socket != "" {
+		t = guarded{t, c.host.socket, c.patience}
+	}
 	if c.host.secret != (token.Secret{}) {
 		t = bearer{t, c.host.secret}
 	}

@@ -24,7 +24,7 @@ func (c *Client) open(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	x, err := client.Open(ctx, conn)
+	x, err := client.Open(ctx, conn, c.host.socket, c.patience)
 	if r, ok := errors.AsType[*client.Refused](err); ok {
 		var code connect.Code
 		if code.UnmarshalText([]byte(r.Code)) != nil {

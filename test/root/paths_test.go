@@ -3,7 +3,6 @@ package root_test
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -269,10 +268,9 @@ func (h *host) touched(t *testing.T, traces string) []string {
 			}
 		}
 	}
-	for _, f := range files {
-		if first, err := firstOf(files, f); err == nil && first {
-			follow(f, state{root: true})
-		}
+	firsts := firstOfRuns(t, files, bin)
+	for _, f := range firsts {
+		follow(f, state{root: true})
 	}
 	var all []string
 	for p := range seen {
@@ -285,19 +283,63 @@ func (h *host) touched(t *testing.T, traces string) []string {
 // state is what a thread acts as.
 type state struct{ root, inside, others bool }
 
-// firstOf reports whether a trace is the first of its run: that of the program that was started.
-func firstOf(files []string, f string) (bool, error) {
-	number := func(f string) (int, error) { return strconv.Atoi(strings.TrimPrefix(filepath.Ext(f), ".")) }
-	n, err := number(f)
-	for _, o := range files {
-		if strings.TrimSuffix(o, filepath.Ext(o)) == strings.TrimSuffix(f, filepath.Ext(f)) {
-			if m, merr := number(o); merr == nil && m < n {
-				return false, nil
+// firstOfRuns are the traces of the programs that were started: those that begin with one of carrel's, which lie in dir, and are nobody's
+// child. What an executor starts begins with another: its parent knows it by another number, of the workspace. The lowest number of
+// a run need not be its first: the kernel begins again with low ones when it has given the highest away.
+func firstOfRuns(t *testing.T, files []string, dir string) (firsts []string) {
+	t.Helper()
+	child := map[string]bool{}
+	begins := map[string]bool{}
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begins[name] = strings.HasPrefix(string(b), `execve("`+dir+"/")
+		for line := range strings.Lines(string(b)) {
+			m := traceLine.FindStringSubmatch(line)
+			if m != nil && (strings.HasPrefix(m[1], "clone") || m[1] == "vfork" || m[1] == "fork") {
+				child[strings.TrimSuffix(name, filepath.Ext(name))+"."+m[3]] = true
 			}
 		}
 	}
-	if err != nil {
-		return false, fmt.Errorf("%s: %w", f, err)
+	runs := map[string]int{}
+	for _, name := range files {
+		run := strings.TrimSuffix(name, filepath.Ext(name))
+		runs[run] += 0
+		if begins[name] && !child[name] {
+			firsts = append(firsts, name)
+			runs[run]++
+		}
 	}
-	return true, nil
+	for run, n := range runs {
+		if n != 1 {
+			t.Errorf("%s has %d first traces", filepath.Base(run), n)
+		}
+	}
+	return firsts
+}
+
+// The first of a run is found when the numbers of processes begin again in its middle.
+func TestFirstOfRuns(t *testing.T) {
+	dir := t.TempDir()
+	var files []string
+	for name, text := range map[string]string{
+		"up.32760": "execve(\"/bin/carrel\", [], 0x1) = 0\nclone3({flags=0}, 88) = 32767\nclone3({flags=0}, 88) = 301\n",
+		"up.32767": "openat(AT_FDCWD</>, \"/x\", O_RDONLY) = 3\n",
+		"up.301":   "execve(\"/bin/carrel-broker\", [], 0x1) = 0\nclone3({flags=0}, 88) = 302\n",
+		"up.302":   "openat(AT_FDCWD</>, \"/y\", O_RDONLY) = 3\n",
+		"down.303": "execve(\"/bin/carrel\", [], 0x1) = 0\n",
+	} {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+	}
+	firsts := firstOfRuns(t, files, "/bin")
+	slices.Sort(firsts)
+	if want := []string{filepath.Join(dir, "down.303"), filepath.Join(dir, "up.32760")}; !slices.Equal(firsts, want) {
+		t.Errorf("got %v, want %v", firsts, want)
+	}
 }

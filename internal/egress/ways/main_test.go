@@ -259,6 +259,16 @@ func (w *world) signal(name id.Workspace, s unix.Signal) int {
 	if err := unix.Kill(pid, s); err != nil {
 		w.t.Error(err)
 	}
+	for s == unix.SIGSTOP { // kill returns while threads of it may still run
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EINTR) {
+			w.t.Error(err)
+			break
+		}
+	}
 	return pid
 }
 

@@ -65,7 +65,10 @@ func starting(socket string) bool {
 
 // Conn is one upgraded connection, used for one command.
 type Conn struct {
-	conn   *jsonrpc.Conn
+	conn     *jsonrpc.Conn
+	socket   string
+	patience time.Duration
+
 	once   sync.Once
 	exited chan struct{}
 	end    json.RawMessage // valid once exited is closed
@@ -79,8 +82,11 @@ func (r *Refused) Error() string { return r.Message }
 const upgrade = "POST " + fdapi.Path + " HTTP/1.1\r\nHost: carrel\r\nConnection: Upgrade\r\nUpgrade: " + fdapi.Protocol + "\r\n\r\n"
 
 // Open upgrades a connection, and closes it if it cannot. It writes HTTP by hand, because the exchange is fixed and a
-// program that runs one command needs no HTTP client otherwise.
-func Open(ctx context.Context, conn *net.UnixConn) (*Conn, error) {
+// program that runs one command needs no HTTP client otherwise. socket is where it leads, and patience for how long the daemon
+// there may answer nothing at all before Open or a Call fails: see Guard. The end of a command may be waited for forever.
+func Open(ctx context.Context, conn *net.UnixConn, socket string, patience time.Duration) (*Conn, error) {
+	ctx, done := guarded(ctx, socket, patience)
+	defer done()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	err := handshake(conn)
 	if !stop() {
@@ -90,7 +96,7 @@ func Open(ctx context.Context, conn *net.UnixConn) (*Conn, error) {
 		conn.Close()
 		return nil, err
 	}
-	x := &Conn{exited: make(chan struct{})}
+	x := &Conn{socket: socket, patience: patience, exited: make(chan struct{})}
 	x.conn = jsonrpc.New(conn, jsonrpc.Config{Handler: x.handle, MaxFDs: fdapi.MaxFDs})
 	return x, nil
 }
@@ -154,6 +160,8 @@ func (x *Conn) handle(_ context.Context, _ *jsonrpc.Conn, r *jsonrpc.Request) (a
 // Call makes a call whose reply carries want descriptors; fds go with the request. req and res are what encoding/json
 // takes, with the names of the schema.
 func (x *Conn) Call(ctx context.Context, procedure string, req, res any, want int, fds ...*os.File) ([]*os.File, error) {
+	ctx, done := guarded(ctx, x.socket, x.patience)
+	defer done()
 	got, err := x.conn.Call(ctx, procedure, req, res, fds...)
 	if err != nil {
 		return nil, err
