@@ -34,7 +34,7 @@ func (s workspaces) Create(ctx context.Context, req *request[carrelv1.CreateRequ
 	}
 	want := workspace.Wanted{
 		Key: key, Profile: m.GetProfile(), Limits: limitsFrom(m.GetLimits()), TTL: duration(m.GetTtlMs()), Idle: duration(m.GetIdleTimeoutMs()),
-		NoStart: m.GetNoStart(), Request: m.GetRequestId(), Allow: allow, Wait: duration(m.GetApprovalWaitMs()),
+		NoStart: m.GetNoStart(), OneUse: m.GetOneUse(), Request: m.GetRequestId(), Allow: allow, Wait: duration(m.GetApprovalWaitMs()),
 		Reach: workspace.Reach{Allow: m.GetReachAllow(), Ask: m.GetReachAsk(), Deny: m.GetReachDeny()}.Unique(), Secrets: m.GetSecrets(),
 		SecretTemplates: m.GetSecretTemplates(), Models: modelUsesFrom(m.GetModels()),
 	}
@@ -204,6 +204,7 @@ func workspaceTo(w Workspace) *carrelv1.Workspace {
 		Models:        modelUsesTo(w.Models.Uses),
 		ModelBudget:   modelBudgetTo(w.Models.Budget),
 		SecretFiles:   w.Secrets.FileTexts(),
+		OneUse:        w.OneUse,
 	}
 }
 

@@ -85,7 +85,7 @@ func TestObjectValues(t *testing.T) {
 		`"controls":[{"id":"c","requested":false,"required":false,"state":"","evidence":"","remedy":"","opened":""}],` +
 		`"created_at":"1970-01-01T00:00:01.5Z","executor_uid":0,"agent_uid":0,"executor_pid":0,"inside_home":"","profile":"",` +
 		`"expires_at":null,"idle_timeout_ms":0,"mounts":[],"allow":[],"silent_at":null,"reach_allow":[],"reach_deny":[],` +
-		`"egress":false,"reach_ask":[],"secrets":[],"reach_approved":[],"models":[],"model_budget":null,"secret_files":[]}`
+		`"egress":false,"reach_ask":[],"secrets":[],"reach_approved":[],"models":[],"model_budget":null,"secret_files":[],"one_use":false}`
 	if err != nil || string(b) != want {
 		t.Errorf("%v\n got %s\nwant %s", err, b, want)
 	}

@@ -391,6 +391,7 @@ func (a *app) runRoot(
 		Key: key, Allow: workspace.OpeningNames(allow), Secrets: names,
 		SecretFiles: x.secretFiles.files, SecretTemplates: x.secretFiles.texts,
 		ReachAllow: reach.Allow, ReachAsk: reach.Ask, ReachDeny: reach.Deny, Models: use, ModelBudget: x.models.budget(),
+		OneUse: !x.keep, // this process may be killed
 	}, mounts)
 	if errdefs.IsUnavailable(err) {
 		return noDaemon(err)

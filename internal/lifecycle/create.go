@@ -162,7 +162,7 @@ func (l *Lifecycle) AuthoriseMaking(ctx context.Context, p principal.Principal, 
 // profile's or as configured. It has no name yet.
 func (l *Lifecycle) Wanted(owner string, want workspace.Wanted) (workspace.Kept, error) {
 	k := workspace.New(want.Key, owner, time.Now())
-	k.Profile, k.Reach, k.Models.Budget = want.Profile, want.Reach.Unique(), want.ModelBudget
+	k.Profile, k.Reach, k.Models.Budget, k.OneUse = want.Profile, want.Reach.Unique(), want.ModelBudget, want.OneUse
 	profile, ok := l.cfg.Profiles[want.Profile]
 	if !ok && want.Profile != "" {
 		return k, fmt.Errorf("cannot use the profile %q: there is none; there are: %s: %w",

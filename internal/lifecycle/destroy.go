@@ -118,6 +118,31 @@ func Expired(w *workspace.Workspace, now time.Time) bool {
 	return !w.Expires.IsZero() && now.After(w.Expires) && w.Phase == workspace.Settled
 }
 
+// A workspace for one use was left if it is stopped, was made before OneUseKept, which is longer than a command may wait for a person's
+// answer, and not used for oneUseQuiet.
+const (
+	OneUseKept  = 8 * 24 * time.Hour
+	oneUseQuiet = time.Hour
+)
+
+// Left reports whether a workspace was for one use, and who was to destroy it has not.
+func (l *Lifecycle) Left(w *workspace.Workspace, now time.Time) bool {
+	return w.OneUse && w.Phase == workspace.Settled && w.State == workspace.StateStopped && now.Sub(w.CreatedAt) > OneUseKept &&
+		l.using.unusedFor(w.Name, oneUseQuiet, now)
+}
+
+// DestroyLeft ends a workspace that was left, unless it is used again or something else is done to it right now.
+func (l *Lifecycle) DestroyLeft(ctx context.Context, name id.Workspace, now time.Time) error {
+	return l.ifFree(ctx, slot{name: name}, func(ctx context.Context) error {
+		w, err := l.living(name)
+		if err != nil || !l.Left(&w, now) {
+			return err
+		}
+		l.cfg.Log.Info("a workspace for one use was left", "workspace", name)
+		return l.destroyAsSystem(ctx, w, true)
+	})
+}
+
 // DestroyExpired ends a workspace that has lived its time, unless it is one that is kept then, or something else is done to it
 // right now.
 func (l *Lifecycle) DestroyExpired(ctx context.Context, name id.Workspace, now time.Time) error {
@@ -132,13 +157,18 @@ func (l *Lifecycle) DestroyExpired(ctx context.Context, name id.Workspace, now t
 				return cmp.Or(err, l.keep(ctx, w, as))
 			}
 		}
-		a, err := l.asSystem(ctx, w.Kept, operation.Destroy{})
-		if err != nil {
-			return err
-		}
-		_, err = l.destroy(ctx, a, false)
-		return err
+		return l.destroyAsSystem(ctx, w, false)
 	})
+}
+
+// destroyAsSystem destroys a workspace on the daemon's own account. Its slot is held.
+func (l *Lifecycle) destroyAsSystem(ctx context.Context, w workspace.Workspace, purge bool) error {
+	a, err := l.asSystem(ctx, w.Kept, operation.Destroy{Purge: purge})
+	if err != nil {
+		return err
+	}
+	_, err = l.destroy(ctx, a, purge)
+	return err
 }
 
 // keep pauses or stops a workspace that has lived its time, and takes the end off its life. Its slot is held. It may be repeated.

@@ -9,14 +9,14 @@ import (
 
 // workspaceColumns are what scanWorkspace reads, before more.
 const workspaceColumns = `name, key, owner, root, boundary, profile, limits, phase, purge, expires_ns, idle_ns, created_ns, reach, secrets,
-	models`
+	models, one_use`
 
 func scanWorkspace(scan func(...any) error, more ...any) (w Workspace, err error) {
 	var limits, reach, secrets, models []byte
 	var expires, created int64
 	if err := scan(append([]any{
 		&w.Name, &w.Key, &w.Owner, &w.Root, &w.Boundary, &w.Profile, &limits, &w.Phase, &w.Purge, &expires, &w.Idle, &created,
-		&reach, &secrets, &models,
+		&reach, &secrets, &models, &w.OneUse,
 	}, more...)...); err != nil {
 		return w, fmt.Errorf("cannot read a workspace: %w", err)
 	}

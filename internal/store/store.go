@@ -281,10 +281,10 @@ func (s *Store) Insert(ctx context.Context, w Workspace, may func() error, by ..
 	changed := s.stamp()
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO workspaces (name, key, owner, root, boundary, profile, limits, phase, purge, expires_ns,
-				idle_ns, created_ns, changed_ns, reach, secrets, models)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+				idle_ns, created_ns, changed_ns, reach, secrets, models, one_use)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 			w.Name, w.Key, w.Owner, w.Root, w.Boundary, w.Profile, x.limits, w.Phase, w.Purge, nanos(w.Expires), int64(w.Idle), now,
-			changed, x.reach, x.secrets, x.models); err != nil {
+			changed, x.reach, x.secrets, x.models, w.OneUse); err != nil {
 			return err
 		}
 		for _, r := range by {

@@ -254,6 +254,9 @@ func (u *Upkeep) Round(ctx context.Context, now time.Time) {
 	for _, w := range life.Due(func(w *workspace.Workspace) bool { return lifecycle.Expired(w, now) }) {
 		begin(u.ending, "end what has lived its time", w.Name, func(ctx context.Context) error { return life.DestroyExpired(ctx, w.Name, now) })
 	}
+	for _, w := range life.Due(func(w *workspace.Workspace) bool { return !lifecycle.Expired(w, now) && life.Left(w, now) }) {
+		begin(u.ending, "end what was left", w.Name, func(ctx context.Context) error { return life.DestroyLeft(ctx, w.Name, now) })
+	}
 	for _, w := range life.Due(func(w *workspace.Workspace) bool { return !lifecycle.Expired(w, now) && life.Idle(w, now) }) {
 		begin(u.idling, "stop what is idle", w.Name, func(ctx context.Context) error {
 			return life.StopIdle(ctx, w.Name, now, func(ctx context.Context, w workspace.Workspace) (bool, error) { return u.busy(ctx, w, now) })

@@ -42,7 +42,9 @@ type Kept struct {
 	// Expires is when it will be destroyed; zero is never.
 	Expires time.Time
 	// Idle is how long it may be idle; 0 is the configured time, negative is for ever.
-	Idle      time.Duration
+	Idle time.Duration
+	// OneUse: whoever made it destroys it after one use. If not, it is destroyed with its home later.
+	OneUse    bool
 	CreatedAt time.Time
 }
 

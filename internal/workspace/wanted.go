@@ -21,6 +21,8 @@ type Wanted struct {
 	// Idle is how long it may be idle, or Forever.
 	Idle    time.Duration
 	NoStart bool
+	// OneUse: see Kept.
+	OneUse bool
 	// Allow is what commands may do that is closed otherwise, in the order of Openings.
 	Allow []Opening
 	// Reach is what commands may reach of the network.

@@ -341,7 +341,9 @@ type Workspace struct {
 	Models      []*ModelUse  `protobuf:"bytes,29,rep,name=models,proto3" json:"models,omitempty"`
 	ModelBudget *ModelBudget `protobuf:"bytes,30,opt,name=model_budget,json=modelBudget,proto3" json:"model_budget,omitempty"`
 	// Files that have placeholders too; see CreateRequest.
-	SecretFiles   []string `protobuf:"bytes,31,rep,name=secret_files,json=secretFiles,proto3" json:"secret_files,omitempty"`
+	SecretFiles []string `protobuf:"bytes,31,rep,name=secret_files,json=secretFiles,proto3" json:"secret_files,omitempty"`
+	// It is for one use; see CreateRequest.
+	OneUse        bool `protobuf:"varint,32,opt,name=one_use,json=oneUse,proto3" json:"one_use,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -593,6 +595,13 @@ func (x *Workspace) GetSecretFiles() []string {
 	return nil
 }
 
+func (x *Workspace) GetOneUse() bool {
+	if x != nil {
+		return x.OneUse
+	}
+	return false
+}
+
 // ModelUse is a model that a workspace may use, at http://NAME.carrel.internal. Its key is put in outside.
 type ModelUse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -765,8 +774,11 @@ type CreateRequest struct {
 	// What such a file has, by the NAME of its secret: UTF-8 in which {{NAME}} stands for the placeholder. Without one it has the
 	// placeholder alone. One that has the value of a secret is invalid_argument. At most 64 KiB in all.
 	SecretTemplates map[string]string `protobuf:"bytes,18,rep,name=secret_templates,json=secretTemplates,proto3" json:"secret_templates,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// It is for one use, after which the caller destroys it. If nobody does, as because the caller was killed, it is destroyed
+	// with its home once it is stopped and 8 days old.
+	OneUse        bool `protobuf:"varint,19,opt,name=one_use,json=oneUse,proto3" json:"one_use,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateRequest) Reset() {
@@ -923,6 +935,13 @@ func (x *CreateRequest) GetSecretTemplates() map[string]string {
 		return x.SecretTemplates
 	}
 	return nil
+}
+
+func (x *CreateRequest) GetOneUse() bool {
+	if x != nil {
+		return x.OneUse
+	}
+	return false
 }
 
 type CreateResponse struct {
@@ -15095,7 +15114,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x1b\n" +
 	"\tread_only\x18\x03 \x01(\bR\breadOnly\x12\x1b\n" +
 	"\towner_uid\x18\x04 \x01(\rR\bownerUid\x12\x17\n" +
-	"\aas_root\x18\x05 \x01(\bR\x06asRoot\"\xdf\a\n" +
+	"\aas_root\x18\x05 \x01(\bR\x06asRoot\"\xf8\a\n" +
 	"\tWorkspace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
@@ -15131,7 +15150,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x0ereach_approved\x18\x1c \x03(\tR\rreachApproved\x12+\n" +
 	"\x06models\x18\x1d \x03(\v2\x13.carrel.v1.ModelUseR\x06models\x129\n" +
 	"\fmodel_budget\x18\x1e \x01(\v2\x16.carrel.v1.ModelBudgetR\vmodelBudget\x12!\n" +
-	"\fsecret_files\x18\x1f \x03(\tR\vsecretFiles\"6\n" +
+	"\fsecret_files\x18\x1f \x03(\tR\vsecretFiles\x12\x17\n" +
+	"\aone_use\x18  \x01(\bR\x06oneUse\"6\n" +
 	"\bModelUse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\tR\x06secret\"i\n" +
@@ -15139,7 +15159,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\brequests\x18\x01 \x01(\x03R\brequests\x12\x16\n" +
 	"\x06tokens\x18\x02 \x01(\x03R\x06tokens\x12\x14\n" +
 	"\x05money\x18\x03 \x01(\tR\x05money\x12\x10\n" +
-	"\x03per\x18\x04 \x01(\tR\x03per\"\xe9\x05\n" +
+	"\x03per\x18\x04 \x01(\tR\x03per\"\x82\x06\n" +
 	"\rCreateRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12)\n" +
 	"\x06limits\x18\x02 \x01(\v2\x11.carrel.v1.LimitsR\x06limits\x12\x19\n" +
@@ -15162,7 +15182,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x06models\x18\x0f \x03(\v2\x13.carrel.v1.ModelUseR\x06models\x129\n" +
 	"\fmodel_budget\x18\x10 \x01(\v2\x16.carrel.v1.ModelBudgetR\vmodelBudget\x12!\n" +
 	"\fsecret_files\x18\x11 \x03(\tR\vsecretFiles\x12X\n" +
-	"\x10secret_templates\x18\x12 \x03(\v2-.carrel.v1.CreateRequest.SecretTemplatesEntryR\x0fsecretTemplates\x1aB\n" +
+	"\x10secret_templates\x18\x12 \x03(\v2-.carrel.v1.CreateRequest.SecretTemplatesEntryR\x0fsecretTemplates\x12\x17\n" +
+	"\aone_use\x18\x13 \x01(\bR\x06oneUse\x1aB\n" +
 	"\x14SecretTemplatesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"^\n" +

@@ -87,35 +87,6 @@ func TestCoalescing(t *testing.T) {
 	p := newPlace(t, []string{"*.example.org"}, secret(t, "*.example.org"))
 	host := &seen{}
 	p.host("api.example.org:443", host)
-	ask := func(fields ...string) string {
-		t.Helper()
-		c := p.secure("api.example.org:443", "h2")
-		defer c.Close()
-		fmt.Fprint(c, http2.ClientPreface)
-		f := http2.NewFramer(c, c)
-		_ = f.WriteSettings()
-		var block bytes.Buffer
-		e := hpack.NewEncoder(&block)
-		for i := 0; i < len(fields); i += 2 {
-			_ = e.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]})
-		}
-		_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true})
-		f.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-		for {
-			frame, err := f.ReadFrame()
-			if err != nil {
-				return err.Error()
-			}
-			switch frame := frame.(type) {
-			case *http2.MetaHeadersFrame:
-				return frame.PseudoValue("status")
-			case *http2.RSTStreamFrame:
-				return frame.ErrCode.String()
-			case *http2.GoAwayFrame:
-				return frame.ErrCode.String()
-			}
-		}
-	}
 	get := []string{":method", "GET", ":scheme", "https", ":path", "/"}
 	with := func(fields ...string) []string { return append(append([]string{}, get...), fields...) }
 	for _, test := range []struct {
@@ -134,11 +105,11 @@ func TestCoalescing(t *testing.T) {
 		{with(":authority", "api.example.org", "transfer-encoding", "chunked"), "400"},
 		{with(":authority", "api.example.org", "connection", "x-key"), "400"},
 	} {
-		if got := ask(test.fields...); got != test.want || len(host.all) > 0 {
+		if got := p.fields(test.fields...); got != test.want || len(host.all) > 0 {
 			t.Errorf("%q: %s, the host got %d", test.fields, got, len(host.all))
 		}
 	}
-	if got := ask(with(":authority", "api.example.org", "host", "api.example.org", "x-key", placeholder)...); got != "200" {
+	if got := p.fields(with(":authority", "api.example.org", "host", "api.example.org", "x-key", placeholder)...); got != "200" {
 		t.Errorf("an honest request: %s", got)
 	}
 	if got, _ := host.only(t); got.Header.Get("X-Key") != value {
@@ -404,5 +375,36 @@ func TestHostFirst(t *testing.T) {
 	wait(t, served, "end at the host")
 	if got.String() != "EHLO "+placeholder+"\r\n" {
 		t.Errorf("the host got %q", got.String())
+	}
+}
+
+// fields sends one request of these fields over HTTP/2, and returns the status, or the error with which its stream or connection ends.
+func (p *place) fields(fields ...string) string {
+	p.t.Helper()
+	c := p.secure("api.example.org:443", "h2")
+	defer c.Close()
+	fmt.Fprint(c, http2.ClientPreface)
+	f := http2.NewFramer(c, c)
+	_ = f.WriteSettings()
+	var block bytes.Buffer
+	e := hpack.NewEncoder(&block)
+	for i := 0; i < len(fields); i += 2 {
+		_ = e.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]})
+	}
+	_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true})
+	f.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	for {
+		frame, err := f.ReadFrame()
+		if err != nil {
+			return err.Error()
+		}
+		switch frame := frame.(type) {
+		case *http2.MetaHeadersFrame:
+			return frame.PseudoValue("status")
+		case *http2.RSTStreamFrame:
+			return frame.ErrCode.String()
+		case *http2.GoAwayFrame:
+			return frame.ErrCode.String()
+		}
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"testing"
 
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 
 	"github.com/carrel-dev/carrel/internal/egress"
 	"github.com/carrel-dev/carrel/internal/netrule"
@@ -228,35 +227,6 @@ func TestRuledDenials(t *testing.T) {
 func TestRuledHTTP2(t *testing.T) {
 	p, host := newRuled(t, "allow GET api.example.org/v1/*"), &seen{}
 	p.host("api.example.org:443", host)
-	ask := func(fields ...string) string {
-		t.Helper()
-		c := p.secure("api.example.org:443", "h2")
-		defer c.Close()
-		fmt.Fprint(c, http2.ClientPreface)
-		f := http2.NewFramer(c, c)
-		_ = f.WriteSettings()
-		var block bytes.Buffer
-		e := hpack.NewEncoder(&block)
-		for i := 0; i < len(fields); i += 2 {
-			_ = e.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]})
-		}
-		_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true})
-		f.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-		for {
-			frame, err := f.ReadFrame()
-			if err != nil {
-				return err.Error()
-			}
-			switch frame := frame.(type) {
-			case *http2.MetaHeadersFrame:
-				return frame.PseudoValue("status")
-			case *http2.RSTStreamFrame:
-				return frame.ErrCode.String()
-			case *http2.GoAwayFrame:
-				return frame.ErrCode.String()
-			}
-		}
-	}
 	with := func(method, path string, more ...string) []string {
 		return append([]string{":method", method, ":scheme", "https", ":path", path, ":authority", "api.example.org"}, more...)
 	}
@@ -271,11 +241,11 @@ func TestRuledHTTP2(t *testing.T) {
 		with("CONNECT", "/v1/a", ":protocol", "websocket"),
 		with("GET", "/v1/a", "host", "other.example.org"), with("GET /v1/a HTTP/1.1\r\nX: ", "/v1/a"), with("GET", "/v1/a HTTP/1.1\r\nHost: x"),
 	} {
-		if got := ask(fields...); got == "200" || strings.HasPrefix(got, "5") || len(host.all) > 0 {
+		if got := p.fields(fields...); got == "200" || strings.HasPrefix(got, "5") || len(host.all) > 0 {
 			t.Errorf("%q: %s, the host got %d", fields, got, len(host.all))
 		}
 	}
-	if got := ask(with("GET", "/v1/a")...); got != "200" {
+	if got := p.fields(with("GET", "/v1/a")...); got != "200" {
 		t.Errorf("an honest request: %s", got)
 	}
 	host.only(t)

@@ -115,9 +115,10 @@ class Workspaces:
         idle_timeout: float | None = None, allow: Sequence[str] = (), reach_allow: Sequence[str] = (), reach_deny: Sequence[str] = (),
         reach_ask: Sequence[str] = (), secrets: Sequence[str] = (), secret_files: Sequence[str] = (),
         secret_templates: Mapping[str, str] | None = None, models: Sequence[m.ModelUse] = (), model_budget: m.ModelBudget | None = None,
-        approval_wait: float | None = None,
+        one_use: bool = False, approval_wait: float | None = None,
     ) -> Workspace:  # fmt: skip
-        """Makes the workspace for a key and starts it, or returns the one there is. ttl and idle_timeout are in seconds."""
+        """Makes the workspace for a key and starts it, or returns the one there is. ttl and idle_timeout are in seconds. One for one use
+        is destroyed some days after it was made if you do not do it."""
         r = self._client.call(
             m.WorkspaceService.Create,
             m.CreateRequest(
@@ -125,7 +126,7 @@ class Workspaces:
                 idle_timeout_ms=milliseconds(idle_timeout), allow=list(allow), reach_allow=list(reach_allow), reach_deny=list(reach_deny),
                 reach_ask=list(reach_ask), secrets=list(secrets), secret_files=list(secret_files),
                 secret_templates=dict(secret_templates or {}), models=list(models), model_budget=model_budget,
-                approval_wait_ms=milliseconds(approval_wait),
+                one_use=one_use, approval_wait_ms=milliseconds(approval_wait),
             ),
             timeout=0 if approval_wait else None,
         )  # fmt: skip

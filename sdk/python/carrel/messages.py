@@ -123,6 +123,8 @@ class Workspace(Message):
     model_budget: ModelBudget | None = None
     # Files that have placeholders too; see CreateRequest.
     secret_files: list[str] = field(default_factory=list)
+    # It is for one use; see CreateRequest.
+    one_use: bool = False
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("name", "name", "string", "one", None),
         Field("key", "key", "string", "one", None),
@@ -155,6 +157,7 @@ class Workspace(Message):
         Field("models", "models", "message", "many", "ModelUse"),
         Field("model_budget", "modelBudget", "message", "opt", "ModelBudget"),
         Field("secret_files", "secretFiles", "string", "many", None),
+        Field("one_use", "oneUse", "bool", "one", None),
     )
 
 
@@ -234,6 +237,9 @@ class CreateRequest(Message):
     # What such a file has, by the NAME of its secret: UTF-8 in which {{NAME}} stands for the placeholder. Without one it has the
     # placeholder alone. One that has the value of a secret is invalid_argument. At most 64 KiB in all.
     secret_templates: dict[str, str] = field(default_factory=dict)
+    # It is for one use, after which the caller destroys it. If nobody does, as because the caller was killed, it is destroyed
+    # with its home once it is stopped and 8 days old.
+    one_use: bool = False
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("key", "key", "string", "one", None),
         Field("limits", "limits", "message", "opt", "Limits"),
@@ -253,6 +259,7 @@ class CreateRequest(Message):
         Field("model_budget", "modelBudget", "message", "opt", "ModelBudget"),
         Field("secret_files", "secretFiles", "string", "many", None),
         Field("secret_templates", "secretTemplates", "message", "map", None),
+        Field("one_use", "oneUse", "bool", "one", None),
     )
 
 

@@ -64,6 +64,7 @@ export const schema = {
     ['models', 'message', 'many', 'ModelUse'],
     ['modelBudget', 'message', 'opt', 'ModelBudget'],
     ['secretFiles', 'string', 'many'],
+    ['oneUse', 'bool', 'one'],
   ],
   ModelUse: [
     ['name', 'string', 'one'],
@@ -94,6 +95,7 @@ export const schema = {
     ['modelBudget', 'message', 'opt', 'ModelBudget'],
     ['secretFiles', 'string', 'many'],
     ['secretTemplates', 'message', 'map'],
+    ['oneUse', 'bool', 'one'],
   ],
   CreateResponse: [
     ['workspace', 'message', 'opt', 'Workspace'],

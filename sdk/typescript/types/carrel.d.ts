@@ -136,6 +136,10 @@ export interface Workspace {
    * Files that have placeholders too; see CreateRequest.
    */
   secretFiles: string[];
+  /**
+   * It is for one use; see CreateRequest.
+   */
+  oneUse: boolean;
 }
 
 /**
@@ -241,6 +245,11 @@ export interface CreateRequest {
    * placeholder alone. One that has the value of a secret is invalid_argument. At most 64 KiB in all.
    */
   secretTemplates: Record<string, string>;
+  /**
+   * It is for one use, after which the caller destroys it. If nobody does, as because the caller was killed, it is destroyed
+   * with its home once it is stopped and 8 days old.
+   */
+  oneUse: boolean;
 }
 
 export interface CreateResponse {
