@@ -55,7 +55,7 @@ test: ## run every test that this host can run; as root: all
 	@$(SUM) unit -p 4 -shuffle=on -timeout=5m $$(go list ./... | grep -vE '/test/(script|root|crash|programs)(/|$$)' | \
 	    grep -vxF "$$(go list $(RACE) | grep -vE '/internal/($(TWICE))$$')") \
 	  -- shipped -timeout=5m $(SHIPPED) \
-	  -- race CGO_ENABLED=1 -race -p 3 -shuffle=on -timeout=5m $(subst -run,-skip,$(wordlist 1,2,$(SHIPPED))) $(RACE) \
+	  -- race CGO_ENABLED=1 -race -p 3 -shuffle=on -timeout=10m $(subst -run,-skip,$(wordlist 1,2,$(SHIPPED))) $(RACE) \
 	  -- whole -p 2 -parallel=3 -count=1 -timeout=20m $(WHOLE)
 
 test-root: ## run the tests that bring a whole carrel up, as root

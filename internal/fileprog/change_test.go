@@ -115,7 +115,7 @@ func FuzzRequest(f *testing.F) {
 func TestWhereNothingCanBeWritten(t *testing.T) {
 	x := newTree(t)
 	for _, o := range []fileapi.Op{fileapi.Write, fileapi.Mkdir, fileapi.Unpack} {
-		if a := x.ask(t, op(o, "none/new"), "text"); a.Kind != "not_found" || !strings.Contains(a.Error, "(parents)") {
+		if a := x.ask(t, op(o, "none/new"), "text"); a.Kind != "not_found" || !strings.Contains(a.Error, "is not there: make it first") {
 			t.Errorf("%s: %s, %s", o, a.Kind, a.Error)
 		}
 	}

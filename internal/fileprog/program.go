@@ -272,7 +272,7 @@ func (s *served) explain(verb, p string, err error) error {
 				what = err.Error() + ": "
 			}
 			if missing := missing[s.req.Op]; errors.Is(r.is, fs.ErrNotExist) && missing != "" {
-				text = missing + " is not there: make it first, or have it made (parents)"
+				text = missing + " is not there: make it first"
 			}
 			return fmt.Errorf("cannot %s %q: %s%s: %w", verb, p, what, text, r.kind)
 		}
