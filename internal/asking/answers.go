@@ -79,7 +79,7 @@ func (q *Questions) Approvals(
 	if !p.Can(principal.Any) {
 		sf.Visible, sf.VisibleOwner = p.String(), p.Owner()
 	}
-	back, err := q.reading.take(ctx, p)
+	back, err := q.reading.Take(ctx, p.Owner())
 	if err != nil {
 		return nil, "", err
 	}
@@ -196,7 +196,7 @@ func (q *Questions) one(ctx context.Context, name id.Approval) (approval.View, o
 
 // oneFor is one for p, of whose streams one at a time looks.
 func (q *Questions) oneFor(ctx context.Context, p principal.Principal, name id.Approval) (approval.View, operation.Target, error) {
-	back, err := q.reading.take(ctx, p)
+	back, err := q.reading.Take(ctx, p.Owner())
 	if err != nil {
 		return approval.View{}, operation.Target{}, err
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/store"
+	"github.com/carrel-dev/carrel/internal/turnstile"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -80,7 +81,9 @@ type Questions struct {
 	clock   clock
 	waiting waiting
 	view    view
-	reading turns
+	// reading lets each owner read what is kept once at a time, however many of their streams want to: the database answers in
+	// order, and who opens many watches must wait for themselves.
+	reading turnstile.Turns
 	// answering is held from the look at a question to its change, for each question.
 	answering locks
 	// allowing is held while the rules that allow commands are read.

@@ -1,8 +1,6 @@
 package asking
 
 import (
-	"context"
-
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/id"
 	"github.com/carrel-dev/carrel/internal/principal"
@@ -16,21 +14,6 @@ func Admitter() func(*approval.Approval, int64) error {
 		_, err := w.admit(a, size)
 		return err
 	}
-}
-
-// Turns are turns.
-type Turns struct{ t turns }
-
-// Take is turns.take.
-func (t *Turns) Take(ctx context.Context, p principal.Principal) (func(), error) {
-	return t.t.take(ctx, p)
-}
-
-// Owners is how many owners are remembered.
-func (t *Turns) Owners() int {
-	t.t.mu.Lock()
-	defer t.t.mu.Unlock()
-	return len(t.t.of)
 }
 
 // View is view.

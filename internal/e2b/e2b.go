@@ -25,6 +25,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/token"
+	"github.com/carrel-dev/carrel/internal/turnstile"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
@@ -74,8 +75,9 @@ type Server struct {
 	data     http.Handler
 	running  running
 	watchers watchers
-	lives    turns
-	waiting  atomic.Uint32
+	// lives has one request at a time change whether a sandbox runs: that and what is kept of it belong together.
+	lives   turnstile.Turns
+	waiting atomic.Uint32
 	// seen are the tokens that sandboxes were given out to, by workspace, for signed URLs.
 	seen struct {
 		mu sync.Mutex

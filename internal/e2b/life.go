@@ -71,7 +71,7 @@ func (s *Server) pause(w http.ResponseWriter, r *http.Request) error {
 	if err := read(r, &body); err != nil {
 		return err
 	}
-	give, err := s.lives.take(r.Context(), r.PathValue("id"))
+	give, err := s.lives.Take(r.Context(), r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -85,12 +85,17 @@ func (s *Server) pause(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	// First, so that it is kept whatever comes between this and the end of its time; and not for who may not pause it.
-	if kept.Held = !ws.Expires.IsZero(); kept.Held && authn.FromContext(r.Context()).Can(principal.Lifecycle) {
+	kept.Held = !ws.Expires.IsZero()
+	marked := kept.Held && authn.FromContext(r.Context()).Can(principal.Lifecycle)
+	if marked {
 		if err := s.put(r.Context(), string(ws.Name), kept); err != nil {
 			return err
 		}
 	}
 	if err := s.putAside(r.Context(), ws, kept, body.withoutMemory()); err != nil {
+		if !marked {
+			return err
+		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), time.Minute)
 		defer cancel()
 		kept.Held = false
@@ -130,7 +135,7 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	give, err := s.lives.take(r.Context(), r.PathValue("id"))
+	give, err := s.lives.Take(r.Context(), r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -201,7 +206,7 @@ func (s *Server) awake(r *http.Request, ws workspace.Workspace) (bool, error) {
 	case !kept.Wakes || r.URL.Path == "/health": // who asks whether it runs does not want it to
 		return false, nil
 	}
-	give, err := s.lives.take(ctx, name)
+	give, err := s.lives.Take(ctx, name)
 	if err != nil {
 		return false, err
 	}

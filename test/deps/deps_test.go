@@ -32,6 +32,7 @@ var tiers = []deps.Tier{
 	{Name: "startup", Level: 0},
 	{Name: "strictjson", Level: 0},
 	{Name: "bucket", Level: 0},
+	{Name: "turnstile", Level: 0},
 	{Name: "room", Level: 0},
 	{Name: "cells", Level: 0},
 	{Name: "httprule", Level: 0},

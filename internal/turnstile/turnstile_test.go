@@ -1,18 +1,17 @@
-package asking_test
+package turnstile_test
 
 import (
 	"context"
 	"errors"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/asking"
-	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/turnstile"
 )
 
-// Whoever reads in many streams waits for themselves, and nobody else does.
-func TestTurnsAreOfOneOwner(t *testing.T) {
-	var turns asking.Turns
-	alice, bob := principal.Principal{Kind: principal.User, UID: 1000}, principal.Principal{Kind: principal.User, UID: 1001}
+// Whoever wants many turns waits for themselves, and nobody else does.
+func TestTurnsAreOfOneName(t *testing.T) {
+	var turns turnstile.Turns
+	const alice, bob = "uid:1000", "uid:1001"
 	ctx, cancel := context.WithCancelCause(t.Context())
 	back, err := turns.Take(ctx, alice)
 	if err != nil {
@@ -29,7 +28,7 @@ func TestTurnsAreOfOneOwner(t *testing.T) {
 			got <- err
 		}()
 	}
-	for range 3 { // while alice reads
+	for range 3 { // while alice has hers
 		other, err := turns.Take(t.Context(), bob)
 		if err != nil {
 			t.Fatal(err)
@@ -38,7 +37,7 @@ func TestTurnsAreOfOneOwner(t *testing.T) {
 	}
 	select {
 	case <-got:
-		t.Error("two read for one owner at once")
+		t.Error("two went through for one name at once")
 	default:
 	}
 	back()
@@ -56,7 +55,7 @@ func TestTurnsAreOfOneOwner(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	back()
-	if n := turns.Owners(); n != 0 {
-		t.Errorf("%d owners are remembered", n)
+	if n := turns.Names(); n != 0 {
+		t.Errorf("%d names are remembered", n)
 	}
 }
