@@ -25,7 +25,8 @@ SOAKTIME  ?= 1h
 GOLANGCI  := .cache/golangci-lint
 LINT_MOD  := -modfile=tools/lint/go.mod
 TOOL      := go tool -modfile=tools/go.mod
-SUM       := go run ./test/testsum
+GOTESTSUM := .cache/gotestsum
+GROUPS    := GOTESTSUM=$(CURDIR)/$(GOTESTSUM) scripts/test
 # Tests wait more than they work: of whole carrels two packages run at a time, of the others three or four.
 WHOLE     := $(patsubst %,./%/...,$(wildcard test/script test/root test/crash test/programs))
 # Where goroutines share memory. Daemon and executor run as they are shipped too, the others of these under the
@@ -37,7 +38,7 @@ RACE      := ./internal/flow ./internal/api/... ./internal/archive/... ./interna
              ./internal/agent ./internal/fleet ./internal/jobs ./internal/llm/... ./internal/steps
 # Of those, as they are shipped: what repeats for an ordinary user all that ran under the race
 # detector, and what goes over every byte of a file, or every lie of a corpus, in one goroutine.
-SHIPPED   := -run '^(TestAsOrdinaryUser|TestAsWrittenOnEveryByte|TestReadFindsItsPlace|TestLies)$$' ./internal/archive ./internal/audit \
+SHIPPED   := '^(TestAsOrdinaryUser|TestAsWrittenOnEveryByte|TestReadFindsItsPlace|TestLies)$$' ./internal/archive ./internal/audit \
              ./internal/flow
 
 .PHONY: help build test test-root soak test-vm test-units fuzz policy-report lint generate breaking baseline wheel tidy-check bench bench-quick demo tour man share install packages uninstall clean
@@ -49,18 +50,23 @@ build: ## build carrel and the programs that it starts into bin/
 	@scripts/prerequisites build
 	go build $(VCS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
-test: ## run every test that this host can run; as root: all
+test: $(GOTESTSUM) ## run every test that this host can run; as root: all
 	@scripts/prerequisites test
 	@scripts/prerequisites programs
-	@$(SUM) unit -p 4 -shuffle=on -timeout=5m $$(go list ./... | grep -vE '/test/(script|root|crash|programs)(/|$$)' | \
+	@$(GROUPS) unit -p=4 -shuffle=on -timeout=30m $$(go list ./... | grep -vE '/test/(script|root|crash|programs)(/|$$)' | \
 	    grep -vxF "$$(go list $(RACE) | grep -vE '/internal/($(TWICE))$$')") \
-	  -- shipped -timeout=5m $(SHIPPED) \
-	  -- race CGO_ENABLED=1 -race -p 3 -shuffle=on -timeout=10m $(subst -run,-skip,$(wordlist 1,2,$(SHIPPED))) $(RACE) \
-	  -- whole -p 2 -parallel=3 -count=1 -timeout=20m $(WHOLE)
+	  -- shipped -timeout=30m -run=$(SHIPPED) \
+	  -- race CGO_ENABLED=1 -race -p=3 -shuffle=on -timeout=30m -skip=$(firstword $(SHIPPED)) $(RACE) \
+	  -- whole -p=2 -parallel=3 -count=1 -timeout=30m $(WHOLE)
 
-test-root: ## run the tests that bring a whole carrel up, as root
+test-root: $(GOTESTSUM) ## run the tests that bring a whole carrel up, as root
 	@scripts/prerequisites test
-	@$(SUM) whole -p 2 -parallel=3 -count=1 -timeout=20m $(WHOLE)
+	@$(GROUPS) whole -p=2 -parallel=3 -count=1 -timeout=30m $(WHOLE)
+
+$(GOTESTSUM): tools/go.mod tools/go.sum
+	@scripts/prerequisites build
+	@mkdir -p $(@D)
+	go build -modfile=tools/go.mod -o $@ gotest.tools/gotestsum
 
 soak: ## kill carrel at random for SOAKTIME (1h) while it works, comparing all after each round; measure growth; as root
 	@scripts/prerequisites test
