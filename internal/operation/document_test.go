@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -49,7 +48,7 @@ func document() string {
 
 // The document has the table as it is.
 func TestDocument(t *testing.T) {
-	path := filepath.Join("..", "..", "docs", "protocols", "operations.md")
+	path := "../../docs/protocols/operations.md"
 	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

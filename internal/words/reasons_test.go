@@ -14,7 +14,7 @@ import (
 // fixedReasons are the reasons of the built-in rules, and of the actions of agents.
 func fixedReasons(t *testing.T) (all []string) {
 	t.Helper()
-	rules, err := os.ReadFile("../policy/rules/builtin.yaml")
+	rules, err := os.ReadFile("../../internal/policy/rules/builtin.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,7 +22,7 @@ func fixedReasons(t *testing.T) (all []string) {
 	for _, m := range text.FindAllStringSubmatch(string(rules), -1) {
 		all = append(all, strings.Trim(m[1], `" ,`))
 	}
-	rows, err := os.ReadFile("../operation/rows.go")
+	rows, err := os.ReadFile("../../internal/operation/rows.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -147,7 +147,7 @@ func TestWidths(t *testing.T) {
 func TestEveryKeyIsUsed(t *testing.T) {
 	used := map[string]bool{}
 	name := regexp.MustCompile(`\bwords\.([A-Z][A-Za-z]*)`)
-	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir("../../internal", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
@@ -174,8 +174,8 @@ func TestEveryKeyIsUsed(t *testing.T) {
 // What is taken for a text of the daemon is one: its source has it.
 func TestKnown(t *testing.T) {
 	var source strings.Builder
-	for _, dir := range []string{"turns", "asking", "operation", "tasks", "agent", "llm", "judge", "lifecycle", "store", "approval", "steps"} {
-		all, _ := filepath.Glob("../" + dir + "/*.go")
+	for _, dir := range []string{"internal/turns", "internal/asking", "internal/operation", "internal/tasks", "internal/agent", "internal/llm", "internal/judge", "internal/lifecycle", "internal/store", "internal/approval", "internal/steps"} {
+		all, _ := filepath.Glob("../../" + dir + "/*.go")
 		for _, f := range all {
 			b, err := os.ReadFile(f)
 			if err != nil {

@@ -148,8 +148,8 @@ func (g Graph) Importers(path string) []string {
 func (g Graph) Upward(tiers []Tier) []string {
 	var bad []string
 	for path, pkg := range g {
-		name, ours := strings.CutPrefix(path, Module+"/internal/")
-		if !ours {
+		name, ours := strings.CutPrefix(path, Module+"/")
+		if !ours || !strings.HasPrefix(name, "internal/") {
 			continue
 		}
 		own, ok := place(tiers, name)
@@ -158,8 +158,8 @@ func (g Graph) Upward(tiers []Tier) []string {
 			continue
 		}
 		for _, imp := range pkg.Imports {
-			other, ours := strings.CutPrefix(imp, Module+"/internal/")
-			if !ours {
+			other, ours := strings.CutPrefix(imp, Module+"/")
+			if !ours || !strings.HasPrefix(other, "internal/") {
 				continue
 			}
 			to, ok := place(tiers, other)

@@ -16,161 +16,161 @@ import (
 	"github.com/carrel-dev/carrel/test/deps"
 )
 
-const internal = deps.Module + "/internal/"
+const own = deps.Module + "/"
 
 // tiers are those of docs/architecture.md. A new package needs a place here.
 var tiers = []deps.Tier{
-	{Name: "id", Level: 0},
-	{Name: "redact", Level: 0},
-	{Name: "fault", Level: 0},
-	{Name: "build", Level: 0},
-	{Name: "crashpoint", Level: 0},
-	{Name: "token", Level: 0},
-	{Name: "checkpoint", Level: 0},
-	{Name: "foreign", Level: 0},
-	{Name: "wholefile", Level: 0},
-	{Name: "startup", Level: 0},
-	{Name: "strictjson", Level: 0},
-	{Name: "bucket", Level: 0},
-	{Name: "turnstile", Level: 0},
-	{Name: "room", Level: 0},
-	{Name: "cells", Level: 0},
-	{Name: "httprule", Level: 0},
-	{Name: "tools", Level: 0},
-	{Name: "fanout", Level: 0},
-	{Name: "vitals", Level: 0},
-	{Name: "words", Level: 0},
+	{Name: "internal/id", Level: 0},
+	{Name: "internal/redact", Level: 0},
+	{Name: "internal/fault", Level: 0},
+	{Name: "internal/build", Level: 0},
+	{Name: "internal/crashpoint", Level: 0},
+	{Name: "internal/token", Level: 0},
+	{Name: "internal/checkpoint", Level: 0},
+	{Name: "internal/foreign", Level: 0},
+	{Name: "internal/wholefile", Level: 0},
+	{Name: "internal/startup", Level: 0},
+	{Name: "internal/strictjson", Level: 0},
+	{Name: "internal/bucket", Level: 0},
+	{Name: "internal/turnstile", Level: 0},
+	{Name: "internal/room", Level: 0},
+	{Name: "internal/cells", Level: 0},
+	{Name: "internal/httprule", Level: 0},
+	{Name: "internal/tools", Level: 0},
+	{Name: "internal/fanout", Level: 0},
+	{Name: "internal/vitals", Level: 0},
+	{Name: "internal/words", Level: 0},
 
-	{Name: "budget", Level: 1},
-	{Name: "screen", Level: 1},
-	{Name: "principal", Level: 1},
-	{Name: "workspace", Level: 1},
-	{Name: "shell", Level: 1},
-	{Name: "netrule", Level: 1},
-	{Name: "operation", Level: 1, With: []string{"principal", "workspace"}},
-	{Name: "plan", Level: 1, With: []string{"operation"}},
-	{Name: "approval", Level: 1, With: []string{"principal", "operation", "policy"}},
-	{Name: "policy", Level: 1, With: []string{"shell"}},
-	{Name: "runbooks", Level: 1, With: []string{"policy"}},
+	{Name: "internal/budget", Level: 1},
+	{Name: "internal/screen", Level: 1},
+	{Name: "internal/principal", Level: 1},
+	{Name: "internal/workspace", Level: 1},
+	{Name: "internal/shell", Level: 1},
+	{Name: "internal/netrule", Level: 1},
+	{Name: "internal/operation", Level: 1, With: []string{"internal/principal", "internal/workspace"}},
+	{Name: "internal/plan", Level: 1, With: []string{"internal/operation"}},
+	{Name: "internal/approval", Level: 1, With: []string{"internal/principal", "internal/operation", "internal/policy"}},
+	{Name: "internal/policy", Level: 1, With: []string{"internal/shell"}},
+	{Name: "internal/runbooks", Level: 1, With: []string{"internal/policy"}},
 
-	{Name: "audit", Level: 2},
-	{Name: "store", Level: 2},
-	{Name: "archivestore", Level: 2},
-	{Name: "secret", Level: 2},
-	{Name: "memory", Level: 2},
-	{Name: "seat", Level: 2},
-	{Name: "sessions", Level: 2},
-	{Name: "settings", Level: 2},
-	{Name: "recommend", Level: 2},
+	{Name: "internal/audit", Level: 2},
+	{Name: "internal/store", Level: 2},
+	{Name: "internal/archivestore", Level: 2},
+	{Name: "internal/secret", Level: 2},
+	{Name: "internal/memory", Level: 2},
+	{Name: "internal/seat", Level: 2},
+	{Name: "internal/sessions", Level: 2},
+	{Name: "internal/settings", Level: 2},
+	{Name: "internal/recommend", Level: 2},
 
-	{Name: "permit", Level: 3},
-	{Name: "record", Level: 3},
-	{Name: "judge", Level: 3, With: []string{"record"}},
-	{Name: "jsonrpc", Level: 3},
-	{Name: "linerpc", Level: 3},
-	{Name: "peercred", Level: 3},
-	{Name: "pages", Level: 3},
-	{Name: "cert", Level: 3},
-	{Name: "pidfd", Level: 3},
-	{Name: "pollfd", Level: 3},
-	{Name: "portconn", Level: 3},
-	{Name: "removal", Level: 3},
-	{Name: "logfile", Level: 3},
-	{Name: "relay", Level: 3, With: []string{"pollfd"}},
-	{Name: "attend", Level: 3},
-	{Name: "thread", Level: 3},
-	{Name: "webhook", Level: 3},
-	{Name: "llm", Level: 3},
-	{Name: "proxy", Level: 3},
-	{Name: "sealed", Level: 3},
-	{Name: "execapi", Level: 3},
-	{Name: "brokerapi", Level: 3},
-	{Name: "egressapi", Level: 3},
-	{Name: "egressapi/begin", Level: 2},
-	{Name: "egressconf", Level: 3},
-	{Name: "grant", Level: 3},
-	{Name: "fdapi", Level: 3, With: []string{"jsonrpc", "pollfd"}},
-	{Name: "archive", Level: 3},
-	{Name: "bridge", Level: 3},
-	{Name: "filetree", Level: 3},
-	{Name: "fleet", Level: 3},
-	{Name: "patch", Level: 3},
-	{Name: "fileapi", Level: 3},
-	{Name: "fileprog", Level: 3, With: []string{"fileapi", "filetree", "patch", "removal"}},
-	{Name: "sandbox", Level: 3, With: []string{"sealed", "thread"}},
-	{Name: "hostrun", Level: 3, With: []string{"pidfd", "sandbox"}},
+	{Name: "internal/permit", Level: 3},
+	{Name: "internal/record", Level: 3},
+	{Name: "internal/judge", Level: 3, With: []string{"internal/record"}},
+	{Name: "internal/jsonrpc", Level: 3},
+	{Name: "internal/linerpc", Level: 3},
+	{Name: "internal/peercred", Level: 3},
+	{Name: "internal/pages", Level: 3},
+	{Name: "internal/cert", Level: 3},
+	{Name: "internal/pidfd", Level: 3},
+	{Name: "internal/pollfd", Level: 3},
+	{Name: "internal/portconn", Level: 3},
+	{Name: "internal/removal", Level: 3},
+	{Name: "internal/logfile", Level: 3},
+	{Name: "internal/relay", Level: 3, With: []string{"internal/pollfd"}},
+	{Name: "internal/attend", Level: 3},
+	{Name: "internal/thread", Level: 3},
+	{Name: "internal/webhook", Level: 3},
+	{Name: "internal/llm", Level: 3},
+	{Name: "internal/proxy", Level: 3},
+	{Name: "internal/sealed", Level: 3},
+	{Name: "internal/execapi", Level: 3},
+	{Name: "internal/brokerapi", Level: 3},
+	{Name: "internal/egressapi", Level: 3},
+	{Name: "internal/egressapi/begin", Level: 2},
+	{Name: "internal/egressconf", Level: 3},
+	{Name: "internal/grant", Level: 3},
+	{Name: "internal/fdapi", Level: 3, With: []string{"internal/jsonrpc", "internal/pollfd"}},
+	{Name: "internal/archive", Level: 3},
+	{Name: "internal/bridge", Level: 3},
+	{Name: "internal/filetree", Level: 3},
+	{Name: "internal/fleet", Level: 3},
+	{Name: "internal/patch", Level: 3},
+	{Name: "internal/fileapi", Level: 3},
+	{Name: "internal/fileprog", Level: 3, With: []string{"internal/fileapi", "internal/filetree", "internal/patch", "internal/removal"}},
+	{Name: "internal/sandbox", Level: 3, With: []string{"internal/sealed", "internal/thread"}},
+	{Name: "internal/hostrun", Level: 3, With: []string{"internal/pidfd", "internal/sandbox"}},
 	// What an error is called on the wire: data, beside the API that it is for.
-	{Name: "api/errcode", Level: 3},
+	{Name: "internal/api/errcode", Level: 3},
 
-	{Name: "broker", Level: 4},
-	{Name: "executor", Level: 4},
-	{Name: "egress", Level: 4},
-	{Name: "runtime", Level: 4},
-	{Name: "jobs", Level: 4},
-	{Name: "remotepatch", Level: 4},
-	{Name: "archiver", Level: 4, With: []string{"runtime"}},
-	{Name: "filerun", Level: 4, With: []string{"runtime"}},
+	{Name: "internal/broker", Level: 4},
+	{Name: "internal/executor", Level: 4},
+	{Name: "internal/egress", Level: 4},
+	{Name: "internal/runtime", Level: 4},
+	{Name: "internal/jobs", Level: 4},
+	{Name: "internal/remotepatch", Level: 4},
+	{Name: "internal/archiver", Level: 4, With: []string{"internal/runtime"}},
+	{Name: "internal/filerun", Level: 4, With: []string{"internal/runtime"}},
 
-	{Name: "watch", Level: 5},
-	{Name: "chatui", Level: 5},
-	{Name: "editor", Level: 5},
-	{Name: "linuxagent", Level: 5},
-	{Name: "authn", Level: 5},
-	{Name: "telemetry", Level: 5},
-	{Name: "config", Level: 5},
-	{Name: "egress/ways", Level: 5, With: []string{"config"}},
-	{Name: "gate", Level: 5},
-	{Name: "events", Level: 5, With: []string{"gate"}},
-	{Name: "asking", Level: 5, With: []string{"gate", "events"}},
-	{Name: "tokens", Level: 5, With: []string{"gate"}},
-	{Name: "secrets", Level: 5, With: []string{"gate"}},
-	{Name: "models", Level: 5, With: []string{"gate"}},
-	{Name: "auditing", Level: 5, With: []string{"gate", "events"}},
-	{Name: "lifecycle", Level: 5, With: []string{"gate"}},
-	{Name: "archives", Level: 5, With: []string{"gate", "lifecycle"}},
-	{Name: "commands", Level: 5, With: []string{"gate", "lifecycle"}},
-	{Name: "files", Level: 5, With: []string{"gate", "lifecycle"}},
-	{Name: "ports", Level: 5, With: []string{"gate", "lifecycle"}},
-	{Name: "turns", Level: 5, With: []string{"commands", "files", "gate", "lifecycle"}},
-	{Name: "tasks", Level: 5, With: []string{"commands", "gate", "lifecycle", "turns"}},
-	{Name: "single", Level: 5, With: []string{"gate"}},
-	{Name: "upkeep", Level: 5, With: []string{"archives", "asking", "auditing", "events", "gate", "lifecycle"}},
-	{Name: "flow", Level: 5, With: []string{
-		"archives", "asking", "auditing", "commands", "events", "files", "gate", "lifecycle", "models", "ports", "secrets", "tasks", "tokens",
-		"turns", "upkeep",
+	{Name: "internal/watch", Level: 5},
+	{Name: "internal/chatui", Level: 5},
+	{Name: "internal/editor", Level: 5},
+	{Name: "internal/linuxagent", Level: 5},
+	{Name: "internal/authn", Level: 5},
+	{Name: "internal/telemetry", Level: 5},
+	{Name: "internal/config", Level: 5},
+	{Name: "internal/egress/ways", Level: 5, With: []string{"internal/config"}},
+	{Name: "internal/gate", Level: 5},
+	{Name: "internal/events", Level: 5, With: []string{"internal/gate"}},
+	{Name: "internal/asking", Level: 5, With: []string{"internal/gate", "internal/events"}},
+	{Name: "internal/tokens", Level: 5, With: []string{"internal/gate"}},
+	{Name: "internal/secrets", Level: 5, With: []string{"internal/gate"}},
+	{Name: "internal/models", Level: 5, With: []string{"internal/gate"}},
+	{Name: "internal/auditing", Level: 5, With: []string{"internal/gate", "internal/events"}},
+	{Name: "internal/lifecycle", Level: 5, With: []string{"internal/gate"}},
+	{Name: "internal/archives", Level: 5, With: []string{"internal/gate", "internal/lifecycle"}},
+	{Name: "internal/commands", Level: 5, With: []string{"internal/gate", "internal/lifecycle"}},
+	{Name: "internal/files", Level: 5, With: []string{"internal/gate", "internal/lifecycle"}},
+	{Name: "internal/ports", Level: 5, With: []string{"internal/gate", "internal/lifecycle"}},
+	{Name: "internal/turns", Level: 5, With: []string{"internal/commands", "internal/files", "internal/gate", "internal/lifecycle"}},
+	{Name: "internal/tasks", Level: 5, With: []string{"internal/commands", "internal/gate", "internal/lifecycle", "internal/turns"}},
+	{Name: "internal/single", Level: 5, With: []string{"internal/gate"}},
+	{Name: "internal/upkeep", Level: 5, With: []string{"internal/archives", "internal/asking", "internal/auditing", "internal/events", "internal/gate", "internal/lifecycle"}},
+	{Name: "internal/flow", Level: 5, With: []string{
+		"internal/archives", "internal/asking", "internal/auditing", "internal/commands", "internal/events", "internal/files", "internal/gate", "internal/lifecycle", "internal/models", "internal/ports", "internal/secrets", "internal/tasks", "internal/tokens",
+		"internal/turns", "internal/upkeep",
 	}},
-	{Name: "api", Level: 5, With: []string{"authn"}},
-	{Name: "e2b", Level: 5, With: []string{"api", "authn"}},
-	{Name: "taskmcp", Level: 5, With: []string{"api", "mcp", "tasks"}},
-	{Name: "daemon", Level: 5, With: []string{
-		"api", "auditing", "authn", "config", "e2b", "egress/ways", "flow", "gate", "lifecycle", "rootless", "taskmcp", "telemetry",
+	{Name: "internal/api", Level: 5, With: []string{"internal/authn"}},
+	{Name: "internal/e2b", Level: 5, With: []string{"internal/api", "internal/authn"}},
+	{Name: "internal/taskmcp", Level: 5, With: []string{"internal/api", "internal/mcp", "internal/tasks"}},
+	{Name: "internal/daemon", Level: 5, With: []string{
+		"internal/api", "internal/auditing", "internal/authn", "internal/config", "internal/e2b", "internal/egress/ways", "internal/flow", "internal/gate", "internal/lifecycle", "internal/rootless", "internal/taskmcp", "internal/telemetry",
 	}},
-	{Name: "rootless", Level: 5, With: []string{"asking", "config", "gate", "single"}},
-	{Name: "front", Level: 5, With: []string{"rootless"}},
-	{Name: "mcp", Level: 5},
-	{Name: "agent", Level: 5},
-	{Name: "steps", Level: 5},
-	{Name: "cli", Level: 5, With: []string{"chatui", "editor", "front", "linuxagent", "mcp", "rootless", "steps", "watch"}},
+	{Name: "internal/rootless", Level: 5, With: []string{"internal/asking", "internal/config", "internal/gate", "internal/single"}},
+	{Name: "internal/front", Level: 5, With: []string{"internal/rootless"}},
+	{Name: "internal/mcp", Level: 5},
+	{Name: "internal/agent", Level: 5},
+	{Name: "internal/steps", Level: 5},
+	{Name: "internal/cli", Level: 5, With: []string{"internal/chatui", "internal/editor", "internal/front", "internal/linuxagent", "internal/mcp", "internal/rootless", "internal/steps", "internal/watch"}},
 }
 
 // privileged is what both processes with rights of their own may link.
 var privileged = []deps.Rule{
-	{internal + "id", "names are validated again on this side"},
-	{internal + "fanout", "a member of the form of a task, in package workspace: it is pure"},
-	{internal + "build", "says which release answers"},
-	{internal + "fault", "the text of an error"},
-	{internal + "crashpoint", "empty calls where tests of another build end the process"},
-	{internal + "workspace", "limits, states and the report"},
-	{internal + "thread", "a start gives up rights, or keeps some, on a thread of its own"},
-	{internal + "jsonrpc", "the protocol's framing"},
-	{internal + "strictjson", "its decoder"},
-	{internal + "peercred", "who is at the other end"},
-	{internal + "sandbox/oom", "the order in which the kernel ends processes"},
-	{internal + "sandbox", "the first stage and the control table"},
-	{internal + "sandbox/drop", "rights that are given up for good"},
-	{internal + "sandbox/seccomp", "the system call filter"},
-	{internal + "sandbox/selfcheck", "what is tried inside"},
-	{internal + "sandbox/netns", "the redirect and the sockets of the way out"},
+	{own + "internal/id", "names are validated again on this side"},
+	{own + "internal/fanout", "a member of the form of a task, in package workspace: it is pure"},
+	{own + "internal/build", "says which release answers"},
+	{own + "internal/fault", "the text of an error"},
+	{own + "internal/crashpoint", "empty calls where tests of another build end the process"},
+	{own + "internal/workspace", "limits, states and the report"},
+	{own + "internal/thread", "a start gives up rights, or keeps some, on a thread of its own"},
+	{own + "internal/jsonrpc", "the protocol's framing"},
+	{own + "internal/strictjson", "its decoder"},
+	{own + "internal/peercred", "who is at the other end"},
+	{own + "internal/sandbox/oom", "the order in which the kernel ends processes"},
+	{own + "internal/sandbox", "the first stage and the control table"},
+	{own + "internal/sandbox/drop", "rights that are given up for good"},
+	{own + "internal/sandbox/seccomp", "the system call filter"},
+	{own + "internal/sandbox/selfcheck", "what is tried inside"},
+	{own + "internal/sandbox/netns", "the redirect and the sockets of the way out"},
 	{"github.com/containerd/errdefs", "the kinds of error"},
 	{"github.com/landlock-lsm/go-landlock/", "the Landlock rules"},
 	{"kernel.org/pub/linux/libs/security/libcap/psx", "Landlock and capabilities on every thread"},
@@ -232,7 +232,7 @@ func TestTiers(t *testing.T) {
 	for _, bad := range g.Upward(tiers) {
 		t.Error(bad)
 	}
-	if by := g.Importers(internal + "daemon"); !slices.Equal(by, []string{deps.Module + "/cmd/carreld"}) {
+	if by := g.Importers(own + "internal/daemon"); !slices.Equal(by, []string{deps.Module + "/cmd/carreld"}) {
 		t.Errorf("internal/daemon is imported by %v: only cmd/carreld may", by)
 	}
 }
@@ -249,9 +249,15 @@ func TestClientsLinkNoServer(t *testing.T) {
 				t.Errorf("%s links %s: it opens no database, and would start half a millisecond later", root, path)
 			}
 		}
-		for _, p := range []string{"gate", "store", "audit", "runtime", "runtime/namespace", "broker", "executor", "daemon", "api"} {
-			if way, ok := linked[internal+p]; ok && !slices.Contains(way, internal+"rootless") {
-				t.Errorf("%s links internal/%s: %s", root, p, strings.Join(way, " → "))
+		for _, p := range []string{
+			"internal/gate", "internal/store", "internal/audit", "internal/runtime", "internal/runtime/namespace", "internal/broker",
+			"internal/executor", "internal/daemon", "internal/api",
+		} {
+			if _, ok := g[deps.Module+"/"+p]; !ok {
+				t.Errorf("%s is not there", p)
+			}
+			if way, ok := linked[deps.Module+"/"+p]; ok && !slices.Contains(way, deps.Module+"/internal/rootless") {
+				t.Errorf("%s links %s: %s", root, p, strings.Join(way, " → "))
 			}
 		}
 	}
@@ -290,7 +296,7 @@ func TestTier1IsPure(t *testing.T) {
 		if tier.Level != 1 {
 			continue
 		}
-		p, ok := g[internal+tier.Name]
+		p, ok := g[own+tier.Name]
 		if !ok {
 			t.Errorf("tier 1 names %s, which is not there", tier.Name)
 			continue
@@ -401,7 +407,7 @@ func TestPlanted(t *testing.T) {
 		g := load(t)
 		got := strings.Join(g.Outside(deps.Module+"/cmd/carrel-cli", binaries[0].allowed, binaries[0].forbidden), "\n")
 		for _, want := range []string{
-			"net/http: ", "crypto/tls: ", "github.com/spf13/cobra: not on the list", internal + "cli: not on the list",
+			"net/http: ", "crypto/tls: ", "github.com/spf13/cobra: not on the list", own + "internal/cli: not on the list",
 		} {
 			if !strings.Contains(got, want) {
 				t.Errorf("%q was not caught in\n%s", want, got)
@@ -410,26 +416,26 @@ func TestPlanted(t *testing.T) {
 	})
 	t.Run("tiers", func(t *testing.T) {
 		for want, g := range map[string]deps.Graph{
-			"id (tier 0) imports gate (tier 5)":               {internal + "id": {Imports: []string{internal + "gate"}}},
-			"gate (tier 5) imports api (tier 5)":              {internal + "gate": {Imports: []string{internal + "api"}}},
-			"sandbox/launch (tier 3) imports broker (tier 4)": {internal + "sandbox/launch": {Imports: []string{internal + "broker"}}},
-			internal + "handy: stands in no tier":             {internal + "handy": {}},
-			"store (tier 2) imports jsonrpc (tier 3)":         {internal + "store": {Imports: []string{internal + "jsonrpc"}}},
-			"runtime (tier 4) imports broker (tier 4)":        {internal + "runtime": {Imports: []string{internal + "broker"}}},
+			"internal/id (tier 0) imports internal/gate (tier 5)":               {own + "internal/id": {Imports: []string{own + "internal/gate"}}},
+			"internal/gate (tier 5) imports internal/api (tier 5)":              {own + "internal/gate": {Imports: []string{own + "internal/api"}}},
+			"internal/sandbox/launch (tier 3) imports internal/broker (tier 4)": {own + "internal/sandbox/launch": {Imports: []string{own + "internal/broker"}}},
+			own + "internal/handy: stands in no tier":                           {own + "internal/handy": {}},
+			"internal/store (tier 2) imports internal/jsonrpc (tier 3)":         {own + "internal/store": {Imports: []string{own + "internal/jsonrpc"}}},
+			"internal/runtime (tier 4) imports internal/broker (tier 4)":        {own + "internal/runtime": {Imports: []string{own + "internal/broker"}}},
 		} {
 			if got := g.Upward(tiers); !slices.Equal(got, []string{want}) {
 				t.Errorf("got %q, want %q", got, want)
 			}
 		}
-		fine := deps.Graph{internal + "sandbox/launch": {Imports: []string{internal + "sandbox", internal + "workspace", "os"}}}
+		fine := deps.Graph{own + "internal/sandbox/launch": {Imports: []string{own + "internal/sandbox", own + "internal/workspace", "os"}}}
 		if got := fine.Upward(tiers); len(got) != 0 {
 			t.Errorf("refused %q", got)
 		}
 		g := deps.Graph{
-			deps.Module + "/cmd/carreld": {Imports: []string{internal + "daemon"}},
-			internal + "cli":             {Imports: []string{internal + "daemon"}},
+			deps.Module + "/cmd/carreld": {Imports: []string{own + "internal/daemon"}},
+			own + "internal/cli":         {Imports: []string{own + "internal/daemon"}},
 		}
-		if by := g.Importers(internal + "daemon"); len(by) != 2 {
+		if by := g.Importers(own + "internal/daemon"); len(by) != 2 {
 			t.Errorf("an importer of daemon was overlooked: %v", by)
 		}
 	})
