@@ -16,7 +16,7 @@ DESTDIR ?=
 VERSION := $(shell git describe --tags --match 'v*' --dirty 2>/dev/null)
 # The day of the release, for the manual pages.
 DATE    := $(shell git log -1 --format=%cs 2>/dev/null || date -r CHANGELOG.md +%F)
-LDFLAGS := -s -w $(if $(VERSION),-X $(MODULE)/internal/build.version=$(VERSION))
+LDFLAGS := -s -w $(if $(VERSION),-X $(MODULE)/internal/base/build.version=$(VERSION))
 # The commit is stamped into the binaries where git can be asked for it.
 VCS     := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo -buildvcs=auto || echo -buildvcs=false)
 

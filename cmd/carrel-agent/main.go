@@ -7,7 +7,7 @@ import (
 	"os"
 
 	"github.com/carrel-dev/carrel/internal/agent"
-	"github.com/carrel-dev/carrel/internal/build"
+	"github.com/carrel-dev/carrel/internal/base/build"
 )
 
 func init() { build.Program("carrel-agent") }

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/archive"
+	"github.com/carrel-dev/carrel/internal/base/build"
 	"github.com/carrel-dev/carrel/internal/bridge"
-	"github.com/carrel-dev/carrel/internal/build"
 	"github.com/carrel-dev/carrel/internal/fileprog"
 )
 

@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"github.com/carrel-dev/carrel/internal/build"
+	"github.com/carrel-dev/carrel/internal/base/build"
 	"github.com/carrel-dev/carrel/internal/cli"
 )
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/carrel-dev/carrel/internal/build"
+	"github.com/carrel-dev/carrel/internal/base/build"
 	"github.com/carrel-dev/carrel/internal/egress/serve"
 )
 

@@ -6,7 +6,7 @@ import (
 	"os"
 	"runtime"
 
-	"github.com/carrel-dev/carrel/internal/build"
+	"github.com/carrel-dev/carrel/internal/base/build"
 	"github.com/carrel-dev/carrel/internal/executor"
 )
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/carrel-dev/carrel/internal/build"
+	"github.com/carrel-dev/carrel/internal/base/build"
 	"github.com/carrel-dev/carrel/internal/hostrun"
 	"github.com/carrel-dev/carrel/internal/jobs"
 )

@@ -10,9 +10,9 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/carrel-dev/carrel/internal/build"
+	"github.com/carrel-dev/carrel/internal/base/build"
+	"github.com/carrel-dev/carrel/internal/base/fault"
 	"github.com/carrel-dev/carrel/internal/daemon"
-	"github.com/carrel-dev/carrel/internal/fault"
 )
 
 func init() { build.Program("carreld") }

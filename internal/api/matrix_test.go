@@ -17,9 +17,9 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/base/token"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/principal"
-	"github.com/carrel-dev/carrel/internal/token"
 )
 
 // minimal is a request of each procedure that can be read: only the gate refuses it.

@@ -3,7 +3,7 @@ package asking
 import (
 	"sync"
 
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/id"
 )
 
 // locks are one lock for each question that somebody changes. The zero value is ready for use.

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/checkpoint"
+	"github.com/carrel-dev/carrel/internal/base/checkpoint"
 )
 
 // openAnchor reads the last checkpoint of the anchor. If this log does not contain it, the log is

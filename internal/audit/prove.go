@@ -8,7 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/carrel-dev/carrel/internal/checkpoint"
+	"github.com/carrel-dev/carrel/internal/base/checkpoint"
 )
 
 // Prove makes a checkpoint, and calls emit with the records from number from to number to that the

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/base/crashpoint"
 	"github.com/carrel-dev/carrel/internal/room"
 )
 

@@ -4,7 +4,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/bucket"
+	"github.com/carrel-dev/carrel/internal/base/bucket"
 	"github.com/carrel-dev/carrel/internal/peercred"
 )
 

@@ -23,13 +23,13 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/base/crashpoint"
+	"github.com/carrel-dev/carrel/internal/base/startup"
 	"github.com/carrel-dev/carrel/internal/logfile"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/sandbox/oom"
 	"github.com/carrel-dev/carrel/internal/sealed"
-	"github.com/carrel-dev/carrel/internal/startup"
 )
 
 // A thread that joined a workspace's groups to start its executor leaves them when it

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/checkpoint"
-	"github.com/carrel-dev/carrel/internal/crashpoint"
-	"github.com/carrel-dev/carrel/internal/strictjson"
+	"github.com/carrel-dev/carrel/internal/base/checkpoint"
+	"github.com/carrel-dev/carrel/internal/base/crashpoint"
+	"github.com/carrel-dev/carrel/internal/base/strictjson"
 )
 
 // The broker keeps these files of the audit log beside the ledger, under its lock. The state

@@ -12,9 +12,9 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"github.com/carrel-dev/carrel/internal/base/checkpoint"
 	"github.com/carrel-dev/carrel/internal/broker"
 	"github.com/carrel-dev/carrel/internal/brokerapi"
-	"github.com/carrel-dev/carrel/internal/checkpoint"
 )
 
 // growing is a log of the tests: a tree over what its records say.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"os"
 
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 

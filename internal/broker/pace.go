@@ -6,7 +6,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/bucket"
+	"github.com/carrel-dev/carrel/internal/base/bucket"
 )
 
 // pace bounds how fast workspaces are made, because each spends three ids for ever. Without an interval

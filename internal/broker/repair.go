@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/strictjson"
+	"github.com/carrel-dev/carrel/internal/base/strictjson"
 )
 
 // Repair drops the lines of a ledger that cannot be read, and says which. The ledger as it was is kept

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/carrel-dev/carrel/internal/cells"
+	"github.com/carrel-dev/carrel/internal/base/cells"
 )
 
 // maxLine bounds what is typed, in characters.

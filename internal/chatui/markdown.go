@@ -3,7 +3,7 @@ package chatui
 import (
 	"strings"
 
-	"github.com/carrel-dev/carrel/internal/cells"
+	"github.com/carrel-dev/carrel/internal/base/cells"
 )
 
 // markdown draws headings, lists, quotes, code, and what is strong or code within a line. What it does not know stays as it

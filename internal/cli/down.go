@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/base/crashpoint"
 	"github.com/carrel-dev/carrel/internal/removal"
 	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
 	carrel "github.com/carrel-dev/carrel/sdk/go"

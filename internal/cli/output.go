@@ -18,8 +18,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carrel-dev/carrel/internal/attend"
-	"github.com/carrel-dev/carrel/internal/cells"
-	"github.com/carrel-dev/carrel/internal/fault"
+	"github.com/carrel-dev/carrel/internal/base/cells"
+	"github.com/carrel-dev/carrel/internal/base/fault"
 )
 
 // format is the value of -o.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/build"
+	"github.com/carrel-dev/carrel/internal/base/build"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 

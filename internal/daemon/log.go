@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/carrel-dev/carrel/internal/redact"
+	"github.com/carrel-dev/carrel/internal/base/redact"
 )
 
 // cleanLog masks secrets in the attributes of log records. Messages are constants.

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/base/token"
 	"github.com/carrel-dev/carrel/internal/principal"
-	"github.com/carrel-dev/carrel/internal/token"
 )
 
 // keyPrefix is how API keys of E2B begin. Some of its SDKs want hexadecimal digits behind it.

@@ -24,8 +24,8 @@ import (
 	"github.com/carrel-dev/carrel/gen/e2b/process/processconnect"
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/authn"
-	"github.com/carrel-dev/carrel/internal/token"
-	"github.com/carrel-dev/carrel/internal/turnstile"
+	"github.com/carrel-dev/carrel/internal/base/token"
+	"github.com/carrel-dev/carrel/internal/base/turnstile"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 

@@ -18,8 +18,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/authn"
-	"github.com/carrel-dev/carrel/internal/fault"
-	"github.com/carrel-dev/carrel/internal/token"
+	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/token"
 )
 
 // Ports of sandboxes over HTTP: each request is a connection of its own to the port, which ends with it. What is at the other end is

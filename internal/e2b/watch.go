@@ -14,8 +14,8 @@ import (
 	pb "github.com/carrel-dev/carrel/gen/e2b/filesystem"
 	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/fileapi"
-	"github.com/carrel-dev/carrel/internal/id"
 )
 
 const (

@@ -3,9 +3,9 @@ package egressapi
 import (
 	"encoding/json"
 
+	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/httprule"
 	"github.com/carrel-dev/carrel/internal/netrule"
-	"github.com/carrel-dev/carrel/internal/redact"
 )
 
 // Secret is what package intercept has as Secret.

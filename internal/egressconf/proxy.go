@@ -6,8 +6,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/netrule"
-	"github.com/carrel-dev/carrel/internal/redact"
 )
 
 // Proxy is an HTTP proxy outside, by which hosts are reached.

@@ -6,7 +6,7 @@ package execapi
 import (
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 

@@ -5,7 +5,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/id"
 )
 
 // CheckSession checks the name of a session: 1 to MaxSession lower-case letters, digits, '-' and '_', a letter or a digit

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/attend"
-	"github.com/carrel-dev/carrel/internal/fault"
+	"github.com/carrel-dev/carrel/internal/base/fault"
 	"github.com/carrel-dev/carrel/internal/fdapi"
 	"github.com/carrel-dev/carrel/internal/fdapi/client"
 	"github.com/carrel-dev/carrel/internal/relay"

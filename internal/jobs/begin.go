@@ -16,7 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/id"
 )
 
 // endRoom is what the end of a job takes at most, in bytes. It is reserved when the job begins: the disk may be full then.

@@ -7,7 +7,7 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/carrel-dev/carrel/internal/strictjson"
+	"github.com/carrel-dev/carrel/internal/base/strictjson"
 )
 
 // call is a request of ours that waits for its reply.

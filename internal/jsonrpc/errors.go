@@ -9,8 +9,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/fault"
-	"github.com/carrel-dev/carrel/internal/strictjson"
+	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/strictjson"
 )
 
 // Codes of JSON-RPC 2.0, section 5.1.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/id"
 )
 
 // ExecutorSilent is told by a runtime, again and again, that the executor of a workspace has

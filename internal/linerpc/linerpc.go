@@ -13,7 +13,7 @@ import (
 	"io"
 	"unicode/utf8"
 
-	"github.com/carrel-dev/carrel/internal/strictjson"
+	"github.com/carrel-dev/carrel/internal/base/strictjson"
 )
 
 const (

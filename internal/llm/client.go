@@ -18,7 +18,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/strictjson"
+	"github.com/carrel-dev/carrel/internal/base/strictjson"
 )
 
 // The defaults of Config.

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/strictjson"
+	"github.com/carrel-dev/carrel/internal/base/strictjson"
 )
 
 // SSE is an event of a stream.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/strictjson"
+	"github.com/carrel-dev/carrel/internal/base/strictjson"
 )
 
 // Usage is what a request has used, in tokens. Each token is counted in one field only.

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/bucket"
+	"github.com/carrel-dev/carrel/internal/base/bucket"
 )
 
 // How many lines of one kind that one caller gives rise to are logged: lineBurst at once and then

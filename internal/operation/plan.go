@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/id"
 )
 
 // Plan is what an agent proposes to do: commands on targets, in their order. All of it is bound by its digest, so that an

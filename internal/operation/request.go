@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/principal"
 )
 

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/strictjson"
+	"github.com/carrel-dev/carrel/internal/base/strictjson"
 )
 
 // What files are when a change is computed is kept until the change is made, so that it can be merged into files that changed

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/carrel-dev/carrel/internal/redact"
+	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/runbooks"
 )
 

@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/execapi"
-	"github.com/carrel-dev/carrel/internal/id"
 )
 
 // Hosts carry out commands on hosts. It is a process of the user who asked, with the rights, the keys and the files of that

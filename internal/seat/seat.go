@@ -14,8 +14,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/base/strictjson"
 	"github.com/carrel-dev/carrel/internal/plan"
-	"github.com/carrel-dev/carrel/internal/strictjson"
 	"github.com/carrel-dev/carrel/internal/tools"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )

@@ -13,7 +13,7 @@ import (
 	"filippo.io/age"
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/crashpoint"
+	"github.com/carrel-dev/carrel/internal/base/crashpoint"
 	"github.com/carrel-dev/carrel/internal/foreign"
 )
 

@@ -18,7 +18,7 @@ import (
 	"filippo.io/age"
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/redact"
+	"github.com/carrel-dev/carrel/internal/base/redact"
 )
 
 // Bounds, in bytes.

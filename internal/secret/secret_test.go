@@ -13,7 +13,7 @@ import (
 	"filippo.io/age"
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/redact"
+	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/secret"
 )
 

@@ -9,8 +9,8 @@ import (
 	"io"
 	"os"
 
+	"github.com/carrel-dev/carrel/internal/base/fanout"
 	"github.com/carrel-dev/carrel/internal/execapi"
-	"github.com/carrel-dev/carrel/internal/fanout"
 	"github.com/carrel-dev/carrel/internal/fleet"
 	"github.com/carrel-dev/carrel/internal/remotepatch"
 	"github.com/carrel-dev/carrel/internal/runtime"

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/id"
 )
 
 // A question that is over without an answer ends in two steps, so that a crash between them

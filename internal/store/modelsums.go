@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/id"
 )
 
 // ModelSum is what was used of models by one subject, as package models writes it.

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/id"
 )
 
 // SetSandbox keeps what a workspace has for clients of E2B, JSON, until the workspace goes.

@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/api"
-	"github.com/carrel-dev/carrel/internal/bucket"
+	"github.com/carrel-dev/carrel/internal/base/bucket"
 	"github.com/carrel-dev/carrel/internal/mcp"
 	"github.com/carrel-dev/carrel/internal/tasks"
 	carrel "github.com/carrel-dev/carrel/sdk/go"

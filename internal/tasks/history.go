@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/seat"
 	"github.com/carrel-dev/carrel/internal/turns"
 	"github.com/carrel-dev/carrel/internal/workspace"

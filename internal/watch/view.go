@@ -7,7 +7,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"github.com/carrel-dev/carrel/internal/cells"
+	"github.com/carrel-dev/carrel/internal/base/cells"
 )
 
 // Styles, as SGR of ECMA-48. The renderer removes them for a terminal without colours.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/carrel-dev/carrel/internal/cells"
+	"github.com/carrel-dev/carrel/internal/base/cells"
 	"github.com/carrel-dev/carrel/internal/words"
 )
 

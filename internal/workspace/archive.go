@@ -3,7 +3,7 @@ package workspace
 import (
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/id"
 )
 
 // Archive is an archived home, with everything needed to make the workspace again.

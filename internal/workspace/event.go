@@ -3,7 +3,7 @@ package workspace
 import (
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/id"
 )
 
 // Event is something that happened to a workspace.

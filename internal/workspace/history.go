@@ -3,7 +3,7 @@ package workspace
 import (
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/id"
 )
 
 // Entry is one record of what was done in a workspace, without secrets.

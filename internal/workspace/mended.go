@@ -1,6 +1,6 @@
 package workspace
 
-import "github.com/carrel-dev/carrel/internal/id"
+import "github.com/carrel-dev/carrel/internal/base/id"
 
 // Mended is one thing that a start of the broker repaired, or could not repair.
 type Mended struct {

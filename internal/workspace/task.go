@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/fanout"
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/fanout"
+	"github.com/carrel-dev/carrel/internal/base/id"
 )
 
 // TaskState says how far a task is.

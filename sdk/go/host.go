@@ -18,8 +18,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/base/token"
 	"github.com/carrel-dev/carrel/internal/cert"
-	"github.com/carrel-dev/carrel/internal/token"
 )
 
 // Further environment variables. They are read only together with HostEnv, so that a token is not

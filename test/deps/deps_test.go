@@ -20,24 +20,24 @@ const own = deps.Module + "/"
 
 // tiers are those of docs/architecture.md. A new package needs a place here.
 var tiers = []deps.Tier{
-	{Name: "internal/id", Level: 0},
-	{Name: "internal/redact", Level: 0},
-	{Name: "internal/fault", Level: 0},
-	{Name: "internal/build", Level: 0},
-	{Name: "internal/crashpoint", Level: 0},
-	{Name: "internal/token", Level: 0},
-	{Name: "internal/checkpoint", Level: 0},
+	{Name: "internal/base/id", Level: 0},
+	{Name: "internal/base/redact", Level: 0},
+	{Name: "internal/base/fault", Level: 0},
+	{Name: "internal/base/build", Level: 0},
+	{Name: "internal/base/crashpoint", Level: 0},
+	{Name: "internal/base/token", Level: 0},
+	{Name: "internal/base/checkpoint", Level: 0},
 	{Name: "internal/foreign", Level: 0},
 	{Name: "internal/wholefile", Level: 0},
-	{Name: "internal/startup", Level: 0},
-	{Name: "internal/strictjson", Level: 0},
-	{Name: "internal/bucket", Level: 0},
-	{Name: "internal/turnstile", Level: 0},
+	{Name: "internal/base/startup", Level: 0},
+	{Name: "internal/base/strictjson", Level: 0},
+	{Name: "internal/base/bucket", Level: 0},
+	{Name: "internal/base/turnstile", Level: 0},
 	{Name: "internal/room", Level: 0},
-	{Name: "internal/cells", Level: 0},
+	{Name: "internal/base/cells", Level: 0},
 	{Name: "internal/httprule", Level: 0},
 	{Name: "internal/tools", Level: 0},
-	{Name: "internal/fanout", Level: 0},
+	{Name: "internal/base/fanout", Level: 0},
 	{Name: "internal/vitals", Level: 0},
 	{Name: "internal/words", Level: 0},
 
@@ -155,15 +155,15 @@ var tiers = []deps.Tier{
 
 // privileged is what both processes with rights of their own may link.
 var privileged = []deps.Rule{
-	{own + "internal/id", "names are validated again on this side"},
-	{own + "internal/fanout", "a member of the form of a task, in package workspace: it is pure"},
-	{own + "internal/build", "says which release answers"},
-	{own + "internal/fault", "the text of an error"},
-	{own + "internal/crashpoint", "empty calls where tests of another build end the process"},
+	{own + "internal/base/id", "names are validated again on this side"},
+	{own + "internal/base/fanout", "a member of the form of a task, in package workspace: it is pure"},
+	{own + "internal/base/build", "says which release answers"},
+	{own + "internal/base/fault", "the text of an error"},
+	{own + "internal/base/crashpoint", "empty calls where tests of another build end the process"},
 	{own + "internal/workspace", "limits, states and the report"},
 	{own + "internal/thread", "a start gives up rights, or keeps some, on a thread of its own"},
 	{own + "internal/jsonrpc", "the protocol's framing"},
-	{own + "internal/strictjson", "its decoder"},
+	{own + "internal/base/strictjson", "its decoder"},
 	{own + "internal/peercred", "who is at the other end"},
 	{own + "internal/sandbox/oom", "the order in which the kernel ends processes"},
 	{own + "internal/sandbox", "the first stage and the control table"},
@@ -416,7 +416,7 @@ func TestPlanted(t *testing.T) {
 	})
 	t.Run("tiers", func(t *testing.T) {
 		for want, g := range map[string]deps.Graph{
-			"internal/id (tier 0) imports internal/gate (tier 5)":               {own + "internal/id": {Imports: []string{own + "internal/gate"}}},
+			"internal/base/id (tier 0) imports internal/gate (tier 5)":          {own + "internal/base/id": {Imports: []string{own + "internal/gate"}}},
 			"internal/gate (tier 5) imports internal/api (tier 5)":              {own + "internal/gate": {Imports: []string{own + "internal/api"}}},
 			"internal/sandbox/launch (tier 3) imports internal/broker (tier 4)": {own + "internal/sandbox/launch": {Imports: []string{own + "internal/broker"}}},
 			own + "internal/handy: stands in no tier":                           {own + "internal/handy": {}},

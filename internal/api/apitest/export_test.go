@@ -3,7 +3,7 @@ package apitest
 import (
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/principal"
 )
 

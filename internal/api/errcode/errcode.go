@@ -12,7 +12,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/fault"
+	"github.com/carrel-dev/carrel/internal/base/fault"
 )
 
 // The first row that matches decides, so a kind that wraps another stands first.

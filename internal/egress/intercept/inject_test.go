@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
 	"github.com/carrel-dev/carrel/internal/httprule"
-	"github.com/carrel-dev/carrel/internal/redact"
 )
 
 // injected is a secret that is injected into requests to these hosts.

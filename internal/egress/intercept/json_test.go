@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
 	"github.com/carrel-dev/carrel/internal/httprule"
-	"github.com/carrel-dev/carrel/internal/redact"
 )
 
 // atPlaces is a secret whose placeholder is replaced at places of JSON.

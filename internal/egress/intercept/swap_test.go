@@ -19,8 +19,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/egress"
-	"github.com/carrel-dev/carrel/internal/redact"
 )
 
 var silent = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)

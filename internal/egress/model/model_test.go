@@ -14,9 +14,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/budget"
 	"github.com/carrel-dev/carrel/internal/egress/model"
-	"github.com/carrel-dev/carrel/internal/redact"
 )
 
 // The host gets the real key and nothing by which the program could say who pays. What it echoes of the key is masked.

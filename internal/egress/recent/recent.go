@@ -6,8 +6,8 @@ package recent
 import (
 	"sync"
 
+	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/egressapi"
-	"github.com/carrel-dev/carrel/internal/id"
 )
 
 // Bounds of what is kept.

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/egress/recent"
 	"github.com/carrel-dev/carrel/internal/egressapi"
-	"github.com/carrel-dev/carrel/internal/id"
 )
 
 func numbers(all []recent.Entry) (n []string) {

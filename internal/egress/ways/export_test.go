@@ -1,6 +1,6 @@
 package ways
 
-import "github.com/carrel-dev/carrel/internal/id"
+import "github.com/carrel-dev/carrel/internal/base/id"
 
 // Users is how many operations on a name are under way or wait for their turn.
 func (w *Ways) Users(name id.Workspace) int {

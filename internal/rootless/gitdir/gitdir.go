@@ -22,7 +22,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/removal"
 )
 

@@ -7,8 +7,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"github.com/carrel-dev/carrel/internal/base/checkpoint"
 	"github.com/carrel-dev/carrel/internal/brokerapi"
-	"github.com/carrel-dev/carrel/internal/checkpoint"
 )
 
 // Countersign asks the broker for its signature on a checkpoint of the audit log, with the

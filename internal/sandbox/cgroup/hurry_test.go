@@ -3,7 +3,7 @@ package cgroup_test
 import (
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
 )
 

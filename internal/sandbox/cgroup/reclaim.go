@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/id"
 )
 
 // reclaimTime bounds Reclaim, up to one step more; reclaimStep is what the kernel is asked for at a time.

@@ -8,7 +8,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/carrel-dev/carrel/internal/id"
+	"github.com/carrel-dev/carrel/internal/base/id"
 )
 
 // maxSaid is how much of what one executor writes to stderr goes into the log.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/carrel-dev/carrel/internal/strictjson"
+	"github.com/carrel-dev/carrel/internal/base/strictjson"
 )
 
 type inner struct {

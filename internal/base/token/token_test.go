@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/token"
+	"github.com/carrel-dev/carrel/internal/base/token"
 )
 
 func TestRoundTrip(t *testing.T) {

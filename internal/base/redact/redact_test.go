@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/redact"
+	"github.com/carrel-dev/carrel/internal/base/redact"
 )
 
 // Secrets are concatenated here, so that scanners of repositories find none in this file.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/redact"
+	"github.com/carrel-dev/carrel/internal/base/redact"
 )
 
 // A known value is found in every encoding, and nothing of it stays but the base64 characters that

@@ -3,7 +3,7 @@ package build
 
 import "runtime/debug"
 
-// version is set by the linker: -X github.com/carrel-dev/carrel/internal/build.version=v1.2.3
+// version is set by the linker: -X github.com/carrel-dev/carrel/internal/base/build.version=v1.2.3
 var version = ""
 
 // Version is the release, or "devel" and the commit it was built from.

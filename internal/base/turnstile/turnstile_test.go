@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/turnstile"
+	"github.com/carrel-dev/carrel/internal/base/turnstile"
 )
 
 // Whoever wants many turns waits for themselves, and nobody else does.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/fanout"
+	"github.com/carrel-dev/carrel/internal/base/fanout"
 )
 
 // Of the orders that are for one of a step's hosts the strictest holds in each part, and no other order counts.

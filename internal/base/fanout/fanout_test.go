@@ -7,7 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/fanout"
+	"github.com/carrel-dev/carrel/internal/base/fanout"
 )
 
 // What is no order is refused, and not read as another one.

@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/startup"
+	"github.com/carrel-dev/carrel/internal/base/startup"
 )
 
 // pipe returns a pipe whose ends are bare descriptors where the package takes them over.
