@@ -14,7 +14,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/api/apitest"
-	"github.com/carrel-dev/carrel/internal/cert"
+	"github.com/carrel-dev/carrel/internal/linux/cert"
 	"github.com/carrel-dev/carrel/internal/principal"
 )
 

@@ -22,7 +22,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/api/apitest"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/base/token"
-	"github.com/carrel-dev/carrel/internal/cert"
+	"github.com/carrel-dev/carrel/internal/linux/cert"
 	"github.com/carrel-dev/carrel/internal/principal"
 )
 

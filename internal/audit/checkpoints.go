@@ -18,7 +18,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/checkpoint"
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
-	"github.com/carrel-dev/carrel/internal/room"
+	"github.com/carrel-dev/carrel/internal/linux/room"
 )
 
 // The files beside the log.

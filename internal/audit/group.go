@@ -6,7 +6,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/room"
+	"github.com/carrel-dev/carrel/internal/linux/room"
 )
 
 // group wakes the appenders of one group, all at once. They need no lock to read err.

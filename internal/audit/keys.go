@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/checkpoint"
-	"github.com/carrel-dev/carrel/internal/foreign"
+	"github.com/carrel-dev/carrel/internal/linux/foreign"
 )
 
 // openKeys reads or makes the log's key, and reads the broker's public key if it is known.

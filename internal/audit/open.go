@@ -17,7 +17,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/room"
+	"github.com/carrel-dev/carrel/internal/linux/room"
 )
 
 // Options are the options of Open.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
-	"github.com/carrel-dev/carrel/internal/room"
+	"github.com/carrel-dev/carrel/internal/linux/room"
 )
 
 // Rotated is the Data of a rotation record.

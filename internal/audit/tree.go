@@ -11,7 +11,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/room"
+	"github.com/carrel-dev/carrel/internal/linux/room"
 )
 
 // frontier is an append-only hash tree of RFC 6962. Of its n leaves it holds the roots of the

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/carrel-dev/carrel/internal/base/checkpoint"
-	"github.com/carrel-dev/carrel/internal/foreign"
+	"github.com/carrel-dev/carrel/internal/linux/foreign"
 )
 
 // Trust is the evidence against which a log is verified. All fields are optional.

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/base/bucket"
-	"github.com/carrel-dev/carrel/internal/peercred"
+	"github.com/carrel-dev/carrel/internal/linux/peercred"
 )
 
 // How many connections one user may make at once, and in a second in the long run. Root may make as many

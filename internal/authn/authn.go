@@ -16,7 +16,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/peercred"
+	"github.com/carrel-dev/carrel/internal/linux/peercred"
 	"github.com/carrel-dev/carrel/internal/principal"
 )
 

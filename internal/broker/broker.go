@@ -25,11 +25,11 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
 	"github.com/carrel-dev/carrel/internal/base/startup"
-	"github.com/carrel-dev/carrel/internal/logfile"
+	"github.com/carrel-dev/carrel/internal/linux/logfile"
+	"github.com/carrel-dev/carrel/internal/linux/sealed"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/sandbox/oom"
-	"github.com/carrel-dev/carrel/internal/sealed"
 )
 
 // A thread that joined a workspace's groups to start its executor leaves them when it

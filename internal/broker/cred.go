@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/thread"
+	"github.com/carrel-dev/carrel/internal/linux/thread"
 )
 
 // cred is what decides about access to files.

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
-	"github.com/carrel-dev/carrel/internal/removal"
-	"github.com/carrel-dev/carrel/internal/room"
+	"github.com/carrel-dev/carrel/internal/linux/removal"
+	"github.com/carrel-dev/carrel/internal/linux/room"
 )
 
 // What is done to files of the host goes by the descriptor of a directory and a validated name,

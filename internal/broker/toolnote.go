@@ -16,7 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/pidfd"
+	"github.com/carrel-dev/carrel/internal/linux/pidfd"
 )
 
 // A tool that changes the user database is killed with the broker. It then leaves in /etc

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/cli"
-	"github.com/carrel-dev/carrel/internal/pidfd"
+	"github.com/carrel-dev/carrel/internal/linux/pidfd"
 	"github.com/carrel-dev/carrel/internal/sandbox/probe"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/broker"
 	"github.com/carrel-dev/carrel/internal/cli"
-	"github.com/carrel-dev/carrel/internal/pidfd"
+	"github.com/carrel-dev/carrel/internal/linux/pidfd"
 )
 
 // What up writes must be what the broker reads, strictly.

@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/sealed"
+	"github.com/carrel-dev/carrel/internal/linux/sealed"
 )
 
 const archiverName = "carrel-archive"

@@ -3,7 +3,7 @@ package executor
 import (
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/pages"
+	"github.com/carrel-dev/carrel/internal/linux/pages"
 )
 
 // idleAfter is how long nothing must have run before memory is given back.

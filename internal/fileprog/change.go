@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/fileapi"
-	"github.com/carrel-dev/carrel/internal/filetree"
-	"github.com/carrel-dev/carrel/internal/removal"
+	"github.com/carrel-dev/carrel/internal/linux/filetree"
+	"github.com/carrel-dev/carrel/internal/linux/removal"
 )
 
 func (s *served) mode(new fs.FileMode) fs.FileMode {

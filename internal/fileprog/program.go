@@ -23,7 +23,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/fault"
 	"github.com/carrel-dev/carrel/internal/fileapi"
-	"github.com/carrel-dev/carrel/internal/filetree"
+	"github.com/carrel-dev/carrel/internal/linux/filetree"
 )
 
 // memory is a soft limit of the heap, and processors bounds the threads: both count against the workspace.

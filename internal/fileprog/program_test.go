@@ -17,7 +17,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/fileapi"
 	"github.com/carrel-dev/carrel/internal/fileprog"
-	"github.com/carrel-dev/carrel/internal/filetree"
+	"github.com/carrel-dev/carrel/internal/linux/filetree"
 )
 
 func must(t testing.TB, err error) {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/fileapi"
-	"github.com/carrel-dev/carrel/internal/filetree"
+	"github.com/carrel-dev/carrel/internal/linux/filetree"
 )
 
 // open opens the regular file at a path, through links that stay below the root.

@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/fileapi"
-	"github.com/carrel-dev/carrel/internal/filetree"
+	"github.com/carrel-dev/carrel/internal/linux/filetree"
 )
 
 const (

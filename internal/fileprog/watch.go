@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/fileapi"
-	"github.com/carrel-dev/carrel/internal/filetree"
+	"github.com/carrel-dev/carrel/internal/linux/filetree"
 )
 
 const (

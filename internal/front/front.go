@@ -26,7 +26,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/fault"
 	"github.com/carrel-dev/carrel/internal/fdapi"
 	"github.com/carrel-dev/carrel/internal/fdapi/client"
-	"github.com/carrel-dev/carrel/internal/relay"
+	"github.com/carrel-dev/carrel/internal/linux/relay"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/pidfd"
+	"github.com/carrel-dev/carrel/internal/linux/pidfd"
 )
 
 // killPause is the time between two rounds of signals to processes that make new ones meanwhile.

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
-	"github.com/carrel-dev/carrel/internal/wholefile"
+	"github.com/carrel-dev/carrel/internal/linux/wholefile"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 

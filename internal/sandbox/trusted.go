@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/thread"
+	"github.com/carrel-dev/carrel/internal/linux/thread"
 )
 
 // FileIDVariable is the environment variable that tells a program started by StartTrusted which id

@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
-	"github.com/carrel-dev/carrel/internal/foreign"
+	"github.com/carrel-dev/carrel/internal/linux/foreign"
 )
 
 const (

@@ -19,7 +19,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/wholefile"
+	"github.com/carrel-dev/carrel/internal/linux/wholefile"
 )
 
 const (

@@ -19,7 +19,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/base/token"
-	"github.com/carrel-dev/carrel/internal/cert"
+	"github.com/carrel-dev/carrel/internal/linux/cert"
 )
 
 // Further environment variables. They are read only together with HostEnv, so that a token is not

@@ -4,7 +4,7 @@ import (
 	"context"
 	"io"
 
-	"github.com/carrel-dev/carrel/internal/relay"
+	"github.com/carrel-dev/carrel/internal/linux/relay"
 )
 
 // Streams are the streams that Run copies from and to. A nil Writer discards.

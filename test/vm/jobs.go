@@ -54,7 +54,7 @@ var suite = []struct {
 		dir: "internal/broker", seconds: 480, long: "^Test(LedgerTorn|LedgerCompacts.*|LedgerOnAFullDisk|ListInParts|TornUserIsRemoved|" +
 			"ManyAtOnce|GroupAndLink|DiskBombs|ImageAfterACrash|HalfMadeImage|AnotherImageIsSeen|ImageOfAnother|Countersign.*)$",
 	},
-	{dir: "internal/peercred", seconds: 30, once: true},
+	{dir: "internal/linux/peercred", seconds: 30, once: true},
 	// Those of a daemon for one user, and those that take many runs: emulated, a run takes two
 	// seconds.
 	// Programs that others wrote reach hosts in the same way everywhere, and what is wrong is refused in the same way.

@@ -12,7 +12,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/base/token"
-	"github.com/carrel-dev/carrel/internal/cert"
+	"github.com/carrel-dev/carrel/internal/linux/cert"
 	"github.com/carrel-dev/carrel/internal/principal"
 )
 

@@ -22,7 +22,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/fdapi"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
-	"github.com/carrel-dev/carrel/internal/pollfd"
+	"github.com/carrel-dev/carrel/internal/linux/pollfd"
 )
 
 // maxQueueing bounds the last wait, and by that all waits together, for a place in the daemon's queue.

@@ -23,7 +23,7 @@ import (
 	"sync"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/removal"
+	"github.com/carrel-dev/carrel/internal/linux/removal"
 )
 
 //	<state>/git/NAME-0/own   the workspace's, shown as .git

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/removal"
+	"github.com/carrel-dev/carrel/internal/linux/removal"
 )
 
 // patience bounds each call of git: a workspace chooses how much there is to fetch.

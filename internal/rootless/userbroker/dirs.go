@@ -13,7 +13,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/removal"
+	"github.com/carrel-dev/carrel/internal/linux/removal"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 

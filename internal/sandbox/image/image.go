@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
-	"github.com/carrel-dev/carrel/internal/thread"
+	"github.com/carrel-dev/carrel/internal/linux/thread"
 )
 
 // Block is the block size in bytes of the file systems, and of the devices under them:

@@ -21,9 +21,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
+	"github.com/carrel-dev/carrel/internal/linux/sealed"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/oom"
-	"github.com/carrel-dev/carrel/internal/sealed"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )
 

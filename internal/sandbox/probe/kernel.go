@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/thread"
+	"github.com/carrel-dev/carrel/internal/linux/thread"
 )
 
 const upgrade = "install a newer kernel; on Debian 12: apt-get install linux-image-amd64"

@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/foreign"
+	"github.com/carrel-dev/carrel/internal/linux/foreign"
 )
 
 // other is a user whom nothing here belongs to.

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/wholefile"
+	"github.com/carrel-dev/carrel/internal/linux/wholefile"
 )
 
 func TestPut(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/pollfd"
+	"github.com/carrel-dev/carrel/internal/linux/pollfd"
 )
 
 func blockingPipe(t *testing.T) (r, w *os.File) {

@@ -27,7 +27,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/wholefile"
+	"github.com/carrel-dev/carrel/internal/linux/wholefile"
 )
 
 const (

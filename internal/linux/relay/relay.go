@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/pollfd"
+	"github.com/carrel-dev/carrel/internal/linux/pollfd"
 )
 
 // silence is how long after its command's end an output may stay silent and open

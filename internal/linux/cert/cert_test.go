@@ -14,7 +14,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/cert"
+	"github.com/carrel-dev/carrel/internal/linux/cert"
 )
 
 func keeper(t *testing.T, cfg cert.Config) *cert.Keeper {

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/sealed"
+	"github.com/carrel-dev/carrel/internal/linux/sealed"
 )
 
 func TestCopy(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/removal"
+	"github.com/carrel-dev/carrel/internal/linux/removal"
 )
 
 // A test runs itself as another user, with few descriptors, or in a mount namespace of its own: then

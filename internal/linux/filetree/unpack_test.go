@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/filetree"
+	"github.com/carrel-dev/carrel/internal/linux/filetree"
 )
 
 func must(t testing.TB, err error) {

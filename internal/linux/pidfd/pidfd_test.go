@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/pidfd"
+	"github.com/carrel-dev/carrel/internal/linux/pidfd"
 )
 
 // A process that runs is held; one that has ended is known to have, waited for or not, and one with a

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/thread"
+	"github.com/carrel-dev/carrel/internal/linux/thread"
 )
 
 // The thread's name is an example of its state: no thread of the process may have the name

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/logfile"
+	"github.com/carrel-dev/carrel/internal/linux/logfile"
 )
 
 // One caller's lines are limited, another's and those of other kinds are not; what was left out is

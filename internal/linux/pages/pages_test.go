@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/pages"
+	"github.com/carrel-dev/carrel/internal/linux/pages"
 )
 
 func TestOwn(t *testing.T) {
