@@ -102,7 +102,7 @@ generate: ## write anew: gen/, the messages of sdk/ and docs/reference from prot
 	$(TOOL) buf lint
 	$(TOOL) buf generate
 	scripts/sdk
-	go generate ./internal/policy
+	go generate ./internal/policy/policy
 	scripts/notice > NOTICE.new && mv NOTICE.new NOTICE
 
 breaking: ## see that proto/ breaks no client of the schema in proto/baseline.binpb

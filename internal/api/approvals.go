@@ -10,7 +10,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 )
 
 type approvals struct{ *Server }

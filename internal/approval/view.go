@@ -3,7 +3,7 @@ package approval
 import (
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/operation"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 )
 
 // Question is what a person sees of an action to approve.

@@ -24,7 +24,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/judge"
 	"github.com/carrel-dev/carrel/internal/operation"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/store"

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 	"github.com/carrel-dev/carrel/internal/recommend"
 	"github.com/carrel-dev/carrel/internal/vitals"
 	"github.com/carrel-dev/carrel/internal/words"

@@ -17,7 +17,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/operation"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 )
 
 // maxPolicyLine bounds a line that eval reads, in bytes: more than a shell text may have.

@@ -44,7 +44,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/linux/logfile"
 	"github.com/carrel-dev/carrel/internal/linux/room"
 	"github.com/carrel-dev/carrel/internal/operation"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/config"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 )
 
 // maxPolicy bounds the file of rules in bytes.

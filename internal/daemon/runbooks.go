@@ -10,7 +10,7 @@ import (
 	"sync"
 
 	"github.com/carrel-dev/carrel/internal/config"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 	"github.com/carrel-dev/carrel/internal/runbooks"
 )
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/daemon"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 	"github.com/carrel-dev/carrel/internal/runbooks"
 )
 

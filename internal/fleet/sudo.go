@@ -8,7 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/shell"
+	"github.com/carrel-dev/carrel/internal/policy/shell"
 )
 
 func checkSudo(all [][]string) error {

@@ -32,7 +32,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/lifecycle"
 	"github.com/carrel-dev/carrel/internal/operation"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/secret"

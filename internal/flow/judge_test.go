@@ -15,7 +15,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/flow"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/workspace"

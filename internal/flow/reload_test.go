@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/approval"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
 )
 

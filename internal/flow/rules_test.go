@@ -9,7 +9,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/execapi"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
 )
 

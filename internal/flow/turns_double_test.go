@@ -12,7 +12,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/operation"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/workspace"
 )

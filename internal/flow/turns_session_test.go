@@ -13,7 +13,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/workspace"

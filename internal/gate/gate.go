@@ -22,7 +22,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/judge"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/permit"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 )
 
 // Effect carries an operation out. The permit lets it change the target. data is what the

@@ -9,7 +9,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/operation"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 )
 
 // allowed are the rules by which people let commands pass unasked.

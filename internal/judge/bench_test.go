@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/judge"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 )
 
 func BenchmarkJudge(b *testing.B) {

@@ -1,6 +1,6 @@
 package judge
 
-import "github.com/carrel-dev/carrel/internal/policy"
+import "github.com/carrel-dev/carrel/internal/policy/policy"
 
 // Ask asks the policy in force, or the memory of what it said.
 func (j *Judge) Ask(q *policy.Question) error {

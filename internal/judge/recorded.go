@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 	"github.com/carrel-dev/carrel/internal/record"
 )
 

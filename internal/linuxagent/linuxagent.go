@@ -18,7 +18,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/fleet"
 	"github.com/carrel-dev/carrel/internal/llm"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 )
 
 // MaxFile bounds each file that is read, in bytes.

@@ -11,7 +11,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/egressconf"
 	"github.com/carrel-dev/carrel/internal/fleet"
 	"github.com/carrel-dev/carrel/internal/linuxagent"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 	"github.com/carrel-dev/carrel/internal/runbooks"
 )
 

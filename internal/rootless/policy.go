@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/carrel-dev/carrel/internal/config"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 )
 
 // maxPolicy bounds the caller's file of rules in bytes.

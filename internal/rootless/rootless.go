@@ -28,7 +28,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/judge"
 	"github.com/carrel-dev/carrel/internal/linux/pollfd"
 	"github.com/carrel-dev/carrel/internal/linux/relay"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"

@@ -18,7 +18,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/goccy/go-yaml"
 
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 )
 
 // Bounds of a runbook. MaxFile and MaxText are in bytes.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 	"github.com/carrel-dev/carrel/internal/runbooks"
 )
 

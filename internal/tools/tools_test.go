@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 	"github.com/carrel-dev/carrel/internal/tools"
 )
 

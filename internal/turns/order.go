@@ -11,7 +11,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
 	"github.com/carrel-dev/carrel/internal/base/fanout"
 	"github.com/carrel-dev/carrel/internal/operation"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 )
 
 // looks is the order of steps that only read: a few at once, and none begins once one has failed.

@@ -14,7 +14,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/plan"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 	"github.com/carrel-dev/carrel/internal/runbooks"
 	"github.com/carrel-dev/carrel/internal/tools"
 )

@@ -14,7 +14,7 @@ import (
 // fixedReasons are the reasons of the built-in rules, and of the actions of agents.
 func fixedReasons(t *testing.T) (all []string) {
 	t.Helper()
-	rules, err := os.ReadFile("../../internal/policy/rules/builtin.yaml")
+	rules, err := os.ReadFile("../../internal/policy/policy/rules/builtin.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

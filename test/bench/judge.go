@@ -9,7 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 	"github.com/carrel-dev/carrel/test/bench/measure"
 	"github.com/carrel-dev/carrel/test/bench/report"

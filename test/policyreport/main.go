@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/policy"
+	"github.com/carrel-dev/carrel/internal/policy/policy"
 )
 
 // line is one labelled command.
@@ -80,7 +80,7 @@ var measures = []measure{
 }
 
 func main() {
-	dir := flag.String("corpora", "internal/policy/testdata/corpora", "where the corpora are")
+	dir := flag.String("corpora", "internal/policy/policy/testdata/corpora", "where the corpora are")
 	wrong := flag.Bool("wrong", false, "print the lines that are judged wrongly, of the part that may be read")
 	only := flag.String("only", "", "print those of this corpus alone")
 	speed := flag.Bool("speed", false, "measure what a decision costs instead, by the readonly and development lines")
