@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/plan"
-	"github.com/carrel-dev/carrel/internal/tools"
+	"github.com/carrel-dev/carrel/internal/spec/tools"
 )
 
 // part is one part of the system prompt. Each request to a model has all of them, so that every byte is paid for again and again: a rule

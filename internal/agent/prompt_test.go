@@ -8,7 +8,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/agent"
 	"github.com/carrel-dev/carrel/internal/plan"
 	"github.com/carrel-dev/carrel/internal/runbooks"
-	"github.com/carrel-dev/carrel/internal/tools"
+	"github.com/carrel-dev/carrel/internal/spec/tools"
 )
 
 // everything is a session in which every part of the prompt applies, and everywhere are the parts of it with the most bytes that each

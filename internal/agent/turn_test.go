@@ -12,7 +12,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/agent"
 	"github.com/carrel-dev/carrel/internal/linerpc"
 	"github.com/carrel-dev/carrel/internal/llm"
-	"github.com/carrel-dev/carrel/internal/tools"
+	"github.com/carrel-dev/carrel/internal/spec/tools"
 )
 
 // turnOf runs a turn that proposes nothing, and returns what the person is told, "" for nothing, and why the turn failed.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
 )
 
 // ServeHosts has the client that serves run one command, and takes what it says of it.

@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/carrel-dev/carrel/internal/authn"
-	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
 )
 
 // How many connections one user may hold at once, and an administrator: a service of the

@@ -11,7 +11,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 func (s workspaces) Revive(ctx context.Context, req *request[carrelv1.ReviveRequest]) (*response[carrelv1.ReviveResponse], error) {

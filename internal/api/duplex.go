@@ -11,7 +11,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
-	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
 // connect serves a stream in both directions over HTTP/2 only, because proxies and most clients of HTTP/1.1 send a request

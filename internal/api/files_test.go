@@ -14,7 +14,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/api/apitest"
 	"github.com/carrel-dev/carrel/internal/fileapi"
-	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
 )
 
 func (e endless) OnFiles(_ context.Context, _ principal.Principal, _ string, _ fileapi.Request, s fileapi.Streams) (fileapi.Result, error) {

@@ -10,8 +10,8 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
-	"github.com/carrel-dev/carrel/internal/budget"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/budget"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 type models struct{ *Server }

@@ -4,7 +4,7 @@ import (
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/fdapi"
-	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
 // route is how a path is served.

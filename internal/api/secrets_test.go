@@ -19,7 +19,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/api/apitest"
 	"github.com/carrel-dev/carrel/internal/authn"
-	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
 )
 
 const sent = "tin-whistle-47-blue"

@@ -13,7 +13,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/base/bucket"
-	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
 )
 
 // Over TLS everybody can connect. Who has not shown a good token is a stranger: there are so many of

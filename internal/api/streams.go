@@ -6,7 +6,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
 )
 
 // How many exchanges that last may be open at once: streams, and waits for an end. One costs the

@@ -13,7 +13,7 @@ import (
 	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/api/apitest"
-	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
 )
 
 // watchApprovals opens a stream that lasts until ctx ends, and returns why it was refused.

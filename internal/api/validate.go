@@ -11,9 +11,9 @@ import (
 	"github.com/containerd/errdefs"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/spec/approval"
 )
 
 // maxSignal is SIGRTMAX of Linux on every architecture that carrel runs on.

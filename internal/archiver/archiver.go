@@ -22,10 +22,10 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/linux/pollfd"
-	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/runtime"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/permit"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // Limits bound what an archive may become. Zero fields are the program's defaults, which are also

@@ -3,7 +3,7 @@ package asking
 import (
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/approval"
+	"github.com/carrel-dev/carrel/internal/spec/approval"
 )
 
 // Clock is where the clock of questions begins, and how long ago that was. The zero Clock is

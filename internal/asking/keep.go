@@ -4,9 +4,9 @@ import (
 	"context"
 	"strings"
 
-	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/gate"
-	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/spec/approval"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
 // keepOf is what may be remembered of a plan, without secrets in what people read. What is compared are digests of the words as they are.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/base/id"
+	"github.com/carrel-dev/carrel/internal/spec/approval"
 )
 
 // waiting are the questions that can still be answered, with who waits for each.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/base/checkpoint"
-	"github.com/carrel-dev/carrel/internal/operation"
-	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
 )
 
 var errNoCheckpoints = fmt.Errorf("cannot sign the audit log: this daemon was made without checkpoints: %w", errdefs.ErrFailedPrecondition)

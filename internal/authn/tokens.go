@@ -14,7 +14,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/bucket"
 	"github.com/carrel-dev/carrel/internal/base/token"
-	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
 )
 
 // Book stores tokens and records logins.

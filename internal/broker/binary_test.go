@@ -20,7 +20,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // write writes the settings of p as root's file.

@@ -25,7 +25,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/linux/thread"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/netns"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // withEgress has the broker use the carrel-egress of this repository.

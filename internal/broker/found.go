@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // A ledger that has lost lines at its end, to a disk or to a copy from a backup, is rebuilt from what

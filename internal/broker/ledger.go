@@ -22,7 +22,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/strictjson"
 	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/linux/room"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // The ledger is a file of JSON lines. Each states one workspace as it is from then on,

@@ -12,7 +12,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/broker"
 	"github.com/carrel-dev/carrel/internal/brokerapi"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // TestPaceOfCreation: create and destroy in a loop spend ids no faster than the settings say, and a

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/brokerapi"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // rule says how an operation on a workspace is carried out.

@@ -16,7 +16,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/linux/room"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 var _ Effects = (*Host)(nil)

@@ -13,7 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // errTaken is wrapped by the error of a tool that was told an id which somebody else gave away in that moment, as another carrel of

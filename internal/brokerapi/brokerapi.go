@@ -12,7 +12,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/checkpoint"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // Version is the protocol version that this build speaks.

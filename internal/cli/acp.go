@@ -16,11 +16,11 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/base/build"
 	"github.com/carrel-dev/carrel/internal/editor"
-	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/sessions"
+	"github.com/carrel-dev/carrel/internal/spec/approval"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/words"
 )
 

@@ -14,7 +14,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/editor"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	"github.com/carrel-dev/carrel/internal/sessions"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // maxReplayed is how many turns of a session are told to an editor again, the newest.

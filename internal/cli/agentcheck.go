@@ -10,8 +10,8 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/attend"
+	"github.com/carrel-dev/carrel/internal/spec/tools"
 	"github.com/carrel-dev/carrel/internal/steps"
-	"github.com/carrel-dev/carrel/internal/tools"
 	"github.com/carrel-dev/carrel/internal/vitals"
 	"github.com/carrel-dev/carrel/internal/words"
 )

@@ -13,8 +13,8 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/memory"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/words"
-	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // memoryFile is where the notes for the agent are kept, in the user's configuration directory.

@@ -15,12 +15,12 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/attend"
 	"github.com/carrel-dev/carrel/internal/base/fanout"
-	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/settings"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/steps"
 	"github.com/carrel-dev/carrel/internal/vitals"
 	"github.com/carrel-dev/carrel/internal/words"
-	"github.com/carrel-dev/carrel/internal/workspace"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
 // storyRecord is what a story tells of a record.

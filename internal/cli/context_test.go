@@ -9,7 +9,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/api/apitest"
-	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 

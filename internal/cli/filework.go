@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
 const pathHelp = `PATH is absolute, or relative to the home, or begins with ~/. Links are followed as long

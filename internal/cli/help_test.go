@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carrel-dev/carrel/internal/cli"
-	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
 // withoutCommand are the operations that no command asks for on its own.

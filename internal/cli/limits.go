@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // lifetime is a flag value: a duration, in days too, or "never".

@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
 // maxPolicyLine bounds a line that eval reads, in bytes: more than a shell text may have.

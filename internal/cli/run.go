@@ -15,15 +15,15 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/attend"
 	"github.com/carrel-dev/carrel/internal/base/fault"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/linux/pages"
 	"github.com/carrel-dev/carrel/internal/linux/relay"
-	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/rootless"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/approval"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 

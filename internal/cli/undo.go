@@ -12,7 +12,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/base/cells"
-	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/steps"
 	"github.com/carrel-dev/carrel/internal/words"
 	carrel "github.com/carrel-dev/carrel/sdk/go"

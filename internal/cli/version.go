@@ -11,7 +11,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/base/build"
 	"github.com/carrel-dev/carrel/internal/base/fault"
-	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
 func (a *app) versionCommand() *cobra.Command {

@@ -18,7 +18,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // How the daemon gets its broker: it runs as a service, or the daemon starts it by sudo.

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/approval"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // DefaultRuntimeDir is where the system's daemon has its socket.

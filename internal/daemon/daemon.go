@@ -43,19 +43,19 @@ import (
 	"github.com/carrel-dev/carrel/internal/lifecycle"
 	"github.com/carrel-dev/carrel/internal/linux/logfile"
 	"github.com/carrel-dev/carrel/internal/linux/room"
-	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/policy/policy"
-	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	"github.com/carrel-dev/carrel/internal/runbooks"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/secret"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/store"
 	_ "github.com/carrel-dev/carrel/internal/store/sqlite" // it opens the database
 	"github.com/carrel-dev/carrel/internal/taskmcp"
-	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // Streams are the output streams of the process.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/base/token"
-	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
 )
 
 // keyPrefix is how API keys of E2B begin. Some of its SDKs want hexadecimal digits behind it.

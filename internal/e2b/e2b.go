@@ -26,7 +26,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/base/token"
 	"github.com/carrel-dev/carrel/internal/base/turnstile"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // EnvdVersion is the version of the in-sandbox daemon of E2B whose behaviour this is. The SDKs choose by it what they ask for.

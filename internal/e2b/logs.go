@@ -20,8 +20,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/fault"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/linux/pollfd"
-	"github.com/carrel-dev/carrel/internal/principal"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // History tells what was done in workspaces: *flow.Flow.

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/egress"
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // person is asked by a server.

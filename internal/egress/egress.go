@@ -37,7 +37,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/bucket"
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // Listeners are the sockets inside the workspace. A nil one is not served. The server closes them when it ends.

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/egress"
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // public are addresses that no rule needs to name.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/netip"
 
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // Refusals are refusals for the tests of their windows.

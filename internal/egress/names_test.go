@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/egress"
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // Each name has its own address in the range, the same each time, until there is no place.

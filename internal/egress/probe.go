@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/internal/sandbox/netns"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // Reserved is the part of netns.Names whose addresses stand for no name. The proof of the way out uses it: a

@@ -13,8 +13,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/internal/proxy"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // proxied serves a connection to the proxy. Its first byte tells SOCKS5 from HTTP.

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 const (

@@ -6,8 +6,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
-	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/internal/proxy"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // Where rules are about one protocol or some requests, nothing of a connection passes before its first bytes are judged.

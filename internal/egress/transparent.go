@@ -9,9 +9,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/internal/proxy"
 	"github.com/carrel-dev/carrel/internal/sandbox/netns"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // transparent serves a connection whose local address is the one that the program dialled.

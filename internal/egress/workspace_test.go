@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/egress"
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 	"github.com/carrel-dev/carrel/test/leaks"
 )
 

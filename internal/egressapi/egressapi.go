@@ -27,7 +27,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // Version is the newest version of the messages that this build speaks. A Setup with rules that have a protocol or

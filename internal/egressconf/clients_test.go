@@ -16,7 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/egressconf"
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // mockRunner answers for programs by their command lines. What it does not have is not installed.

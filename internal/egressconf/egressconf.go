@@ -17,8 +17,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/goccy/go-yaml"
 
-	"github.com/carrel-dev/carrel/internal/budget"
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/budget"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // Config is what holds for a host or a user.

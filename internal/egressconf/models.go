@@ -10,8 +10,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/budget"
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/budget"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // The APIs of models, as package model has them.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // Version is the protocol version of this build, MinVersion the oldest that it serves. An

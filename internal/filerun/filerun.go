@@ -23,9 +23,9 @@ import (
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/fileapi"
 	"github.com/carrel-dev/carrel/internal/linux/pollfd"
-	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/spec/permit"
 )
 
 // patience is how long nothing may come or go before the program is ended, and longPatience of what tells nothing

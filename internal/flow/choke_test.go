@@ -37,7 +37,7 @@ func in(names ...string) []string {
 // the gate issues permits; only it and the packages around it write records; and only what
 // puts a daemon or a run together makes a runtime or opens a record. Values of secrets that are kept go to ways out alone.
 var guards = []guard{
-	{[]string{module + "/internal/permit.Issue"}, in("internal/gate")},
+	{[]string{module + "/internal/spec/permit.Issue"}, in("internal/gate")},
 	{[]string{
 		"(*" + module + "/internal/audit.Log).Append", "(*" + module + "/internal/audit.Log).AppendAsync",
 		"(*" + module + "/internal/audit.Shared).Append", "(*" + module + "/internal/audit.Shared).AppendAsync",
@@ -131,7 +131,7 @@ import (
 	"context"
 
 	"github.com/carrel-dev/carrel/internal/audit"
-	"github.com/carrel-dev/carrel/internal/permit"
+	"github.com/carrel-dev/carrel/internal/spec/permit"
 	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"

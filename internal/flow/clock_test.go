@@ -8,8 +8,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/base/id"
+	"github.com/carrel-dev/carrel/internal/spec/approval"
 )
 
 // The host's clock is set while no daemon runs, between a question, its answer and its use.

@@ -13,9 +13,9 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/execapi"
-	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/runtime"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/permit"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // runtimeDouble is a test double of a runtime: it keeps workspaces in memory, counts

@@ -13,8 +13,8 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/principal"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // mendedEvents are the events that p is given of those that are kept, but for others' kinds.

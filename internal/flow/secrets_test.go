@@ -16,14 +16,14 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/lifecycle"
-	"github.com/carrel-dev/carrel/internal/principal"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/approval"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // What has no shape and stands in no telling place.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/approval"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/approval"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // An ACP agent: what it is told of its client, its updates, a permission with all of its input, and its end.

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/approval"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/approval"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // pendingOf returns the one question that waits, once ask has led to one.

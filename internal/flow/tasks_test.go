@@ -14,9 +14,9 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/tasks"
-	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // taskHouse is a house whose tasks have a program, and patience with it that a test can outlast.

@@ -15,8 +15,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/base/token"
 	"github.com/carrel-dev/carrel/internal/execapi"
-	"github.com/carrel-dev/carrel/internal/principal"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // issue makes a token and returns who holds it.

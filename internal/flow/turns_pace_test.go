@@ -7,7 +7,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/runtime"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // What carrel itself notes of a plan waits for no other message: three steps that take no time are noted within less than the 20 ms

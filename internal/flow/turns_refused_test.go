@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // refusedPlan is a plan that the policy refuses: it says that it only reads, and writes.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/runtime"
-	"github.com/carrel-dev/carrel/internal/tools"
+	"github.com/carrel-dev/carrel/internal/spec/tools"
 )
 
 // callsOf is an answer with calls of tools: of each a target, a tool and its parameters.

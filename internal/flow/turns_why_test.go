@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/approval"
+	"github.com/carrel-dev/carrel/internal/spec/approval"
 )
 
 // The question about a plan says of each step what the policy asks about it for: once for several hosts, by the number that the step has in

@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
 // Cover lets the commands of a plan pass that a person was asked about, each as often as it stands in the plan. It holds by

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"fmt"
 
-	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/record"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
 )
 
 // Full says why only what makes room is done now; nil if there is room.

@@ -14,9 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/carrel-dev/carrel/internal/audit"
-	"github.com/carrel-dev/carrel/internal/operation"
-	"github.com/carrel-dev/carrel/internal/permit"
-	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
+	"github.com/carrel-dev/carrel/internal/spec/permit"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
 )
 
 var update = flag.Bool("update", false, "write testdata/matrix.txt anew")

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
 // Passage is the way of one operation through the gate, for telemetry. It holds nothing that

@@ -16,7 +16,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/hostrun"
 	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // small are bounds that a bomb reaches soon.

@@ -3,7 +3,7 @@ package hostrun
 import (
 	"io"
 
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // Spare is the process that is ready for the next command, 0 if there is none.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/hostrun"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // A required control without a finding, or with one that does not hold, is unmet, and has a remedy.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/hostrun"
 	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // self is this test's program, which supervises commands.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/judge"
 	"github.com/carrel-dev/carrel/internal/policy/policy"
-	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
 )
 
 // Only a person is taken for the author of what they send: no token is, and no program in a workspace that acts for one.

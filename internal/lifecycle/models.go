@@ -10,8 +10,8 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/egressapi"
-	"github.com/carrel-dev/carrel/internal/principal"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // Models let workspaces use models, with keys that they do not have. Package models has what each method does.

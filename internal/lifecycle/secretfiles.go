@@ -9,9 +9,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/runtime"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/permit"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // Placeholders keeps placeholders of secrets in files of workspaces that run, with the rights of their commands. Package

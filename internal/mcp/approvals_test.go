@@ -18,11 +18,11 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/carrel-dev/carrel/internal/api/apitest"
-	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/execapi"
-	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/spec/approval"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
 )
 
 // asker is a gate that has a person asked about each command with the word "risky".

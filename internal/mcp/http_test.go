@@ -14,8 +14,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/carrel-dev/carrel/internal/api/apitest"
-	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/mcp"
+	"github.com/carrel-dev/carrel/internal/spec/approval"
 )
 
 const secret = "0123456789abcdef0123456789abcdef"

@@ -23,7 +23,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/linux/wholefile"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // maxFile bounds the file, with every character escaped, in bytes.

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/budget"
+	"github.com/carrel-dev/carrel/internal/spec/budget"
 )
 
 // Ledger is what the tests use of a ledger: one subject whose requests are limited.

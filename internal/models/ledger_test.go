@@ -11,8 +11,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/budget"
 	"github.com/carrel-dev/carrel/internal/models"
+	"github.com/carrel-dev/carrel/internal/spec/budget"
 	"github.com/carrel-dev/carrel/internal/store"
 )
 

@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/carrel-dev/carrel/internal/budget"
-	"github.com/carrel-dev/carrel/internal/operation"
-	"github.com/carrel-dev/carrel/internal/principal"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/budget"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // ListModels returns the models of the host as p's owner may use them, by name, and what all workspaces of that owner have

@@ -18,7 +18,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/tools"
+	"github.com/carrel-dev/carrel/internal/spec/tools"
 )
 
 // Bounds of an answer. Lengths are in bytes, of the decoded text where it is a member.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/plan"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
 const (

@@ -1,6 +1,6 @@
 package plan
 
-import "github.com/carrel-dev/carrel/internal/tools"
+import "github.com/carrel-dev/carrel/internal/spec/tools"
 
 // kind is what a member holds.
 type kind int

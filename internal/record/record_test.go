@@ -8,10 +8,10 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
-	"github.com/carrel-dev/carrel/internal/operation"
-	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/record"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 const secret = "hunter2-and-then-some"

@@ -7,7 +7,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
 // maxSums bounds the sums that are kept between two flushes. What comes beyond is counted

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/egressconf"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // IsClientSet reports whether a rule is the set of a package client, as @npm.

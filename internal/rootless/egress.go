@@ -23,12 +23,12 @@ import (
 	"github.com/carrel-dev/carrel/internal/egress/recorder"
 	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/egressconf"
-	"github.com/carrel-dev/carrel/internal/httprule"
-	"github.com/carrel-dev/carrel/internal/netrule"
-	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/sandbox"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/httprule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // Egress is what a command may reach.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/config"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // kept is a directory that no mount may show: whoever reaches what is in it acts as the user, outside

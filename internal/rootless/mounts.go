@@ -17,7 +17,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/rootless/gitdir"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // placedName is an empty directory that keeps a protected name which was absent.

@@ -18,12 +18,12 @@ import (
 	"github.com/carrel-dev/carrel/internal/filerun"
 	"github.com/carrel-dev/carrel/internal/linux/removal"
 	"github.com/carrel-dev/carrel/internal/linux/sealed"
-	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/permit"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // starter is the broker of one run: it starts the one executor of this process with the rights

@@ -1,7 +1,7 @@
 package sandbox
 
 import (
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // conditions are what the rows of the tables in this package depend on: steps, controls, openings

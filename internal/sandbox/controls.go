@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // Finding is one thing that was tried or read, inside or from outside.

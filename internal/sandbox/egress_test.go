@@ -14,7 +14,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch/launchtest"
 	"github.com/carrel-dev/carrel/internal/sandbox/netns"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // server stands for carrel-egress with only what the self-check sees of it.

@@ -8,7 +8,7 @@ import (
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 
 	"github.com/carrel-dev/carrel/internal/sandbox/drop"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // truncateABI is the first that knows of truncating (Linux 6.2).

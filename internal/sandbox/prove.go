@@ -15,7 +15,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/sandbox/netns"
 	"github.com/carrel-dev/carrel/internal/sandbox/selfcheck"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // check is one or more attempts, of which the last is judged.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/sandbox"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // Without root the limits of control groups are not required and what is in their place is

@@ -16,8 +16,8 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/strictjson"
 	"github.com/carrel-dev/carrel/internal/plan"
-	"github.com/carrel-dev/carrel/internal/tools"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/tools"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // Kind says what a call of a tool is.

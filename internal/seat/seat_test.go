@@ -8,7 +8,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/plan"
 	"github.com/carrel-dev/carrel/internal/seat"
-	"github.com/carrel-dev/carrel/internal/tools"
+	"github.com/carrel-dev/carrel/internal/spec/tools"
 )
 
 const commands = `"goal":"g","commands":[{"command":"true","purpose":"p","read_only":true,"target":"host"}],"risk_summary":"",` +

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 
-	"github.com/carrel-dev/carrel/internal/tools"
+	"github.com/carrel-dev/carrel/internal/spec/tools"
 )
 
 // Context is what an agent is told beside the prompt. carrel's own reads it as JSON.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/egressconf"
-	"github.com/carrel-dev/carrel/internal/httprule"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/httprule"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // Bounds of secrets. Lengths are in bytes. Values are what package intercept takes, in UTF-8: what is shorter than

@@ -19,13 +19,13 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/egressconf"
 	"github.com/carrel-dev/carrel/internal/gate"
-	"github.com/carrel-dev/carrel/internal/httprule"
-	"github.com/carrel-dev/carrel/internal/operation"
-	"github.com/carrel-dev/carrel/internal/permit"
-	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/secret"
+	"github.com/carrel-dev/carrel/internal/spec/httprule"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
+	"github.com/carrel-dev/carrel/internal/spec/permit"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/store"
-	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // Config holds the dependencies of New. All but Changed are required.

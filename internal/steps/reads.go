@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/runtime"
-	"github.com/carrel-dev/carrel/internal/tools"
+	"github.com/carrel-dev/carrel/internal/spec/tools"
 )
 
 // resolver returns the path of a command without symbolic links, as it is where the command runs.

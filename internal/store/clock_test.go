@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/store"
-	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // The host's clock is set back and forward: what came later does not seem to have come

@@ -11,8 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/store"
-	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 func addSecret(t *testing.T, s *store.Store, owner, name string) workspace.Secret {

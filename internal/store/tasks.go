@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 const taskColumns = `id, workspace, owner, principal, protocol, argv, state, reason, began_ns, ended_ns, last, lost`

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
 )
 
 // turns is the queue in front of the database, which has one connection. Principals are served in

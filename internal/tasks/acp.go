@@ -11,7 +11,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/build"
 	"github.com/carrel-dev/carrel/internal/linerpc"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // acp is the client of an agent that speaks the Agent Client Protocol (https://agentclientprotocol.com). The agent has its

@@ -3,8 +3,8 @@ package tasks
 import (
 	"fmt"
 
-	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/seat"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
 // maxTargets bounds the workspaces and hosts that an agent is told of.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/seat"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/turns"
-	"github.com/carrel-dev/carrel/internal/workspace"
 )
 
 // What an agent is told of earlier turns, in bytes but for maxEarlier. The newest are told whole while they have room in maxWhole, the

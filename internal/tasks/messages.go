@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // more is closed when there is more to read of the task.

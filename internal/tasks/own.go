@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/carrel-dev/carrel/internal/linerpc"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // own is carrel's protocol, which docs/protocols/tasks.md specifies:

@@ -3,7 +3,7 @@ package turns
 import (
 	"encoding/json"
 
-	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
 // keyOf is the digest of all that has to be the same for a command to pass by an answer for the session: its words and what is around

@@ -9,8 +9,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/gate"
-	"github.com/carrel-dev/carrel/internal/operation"
 	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
 // choosable are the parts of a change of which a person may choose, nil if there are none: its parts must be all of it, and

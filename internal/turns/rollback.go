@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/base/fault"
-	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
 // offerRollback asks a person about the rollback steps of a plan of which a step has failed, as a plan of its own. It has

@@ -4,8 +4,8 @@ import (
 	"context"
 
 	"github.com/carrel-dev/carrel/internal/gate"
-	"github.com/carrel-dev/carrel/internal/operation"
-	"github.com/carrel-dev/carrel/internal/permit"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
+	"github.com/carrel-dev/carrel/internal/spec/permit"
 )
 
 // notLet is that a person did not let a step of a plan through.

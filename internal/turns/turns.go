@@ -17,7 +17,6 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/approval"
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
 	"github.com/carrel-dev/carrel/internal/base/fanout"
 	"github.com/carrel-dev/carrel/internal/base/fault"
@@ -27,12 +26,13 @@ import (
 	"github.com/carrel-dev/carrel/internal/files"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/lifecycle"
-	"github.com/carrel-dev/carrel/internal/operation"
-	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/plan"
-	"github.com/carrel-dev/carrel/internal/principal"
 	"github.com/carrel-dev/carrel/internal/runbooks"
 	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/spec/approval"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
+	"github.com/carrel-dev/carrel/internal/spec/permit"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
 )
 
 // Bounds.

@@ -22,7 +22,7 @@ func fixedReasons(t *testing.T) (all []string) {
 	for _, m := range text.FindAllStringSubmatch(string(rules), -1) {
 		all = append(all, strings.Trim(m[1], `" ,`))
 	}
-	rows, err := os.ReadFile("../../internal/operation/rows.go")
+	rows, err := os.ReadFile("../../internal/spec/operation/rows.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/fdapi"
 	"github.com/carrel-dev/carrel/internal/grant"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // Mount is a directory of this host for a new workspace.

@@ -22,7 +22,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/base/token"
 	"github.com/carrel-dev/carrel/internal/linux/cert"
-	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/test/built"
 )
 

@@ -35,21 +35,21 @@ var tiers = []deps.Tier{
 	{Name: "internal/base/turnstile", Level: 0},
 	{Name: "internal/linux/room", Level: 0},
 	{Name: "internal/base/cells", Level: 0},
-	{Name: "internal/httprule", Level: 0},
-	{Name: "internal/tools", Level: 0},
+	{Name: "internal/spec/httprule", Level: 0},
+	{Name: "internal/spec/tools", Level: 0},
 	{Name: "internal/base/fanout", Level: 0},
 	{Name: "internal/vitals", Level: 0},
 	{Name: "internal/words", Level: 0},
 
-	{Name: "internal/budget", Level: 1},
+	{Name: "internal/spec/budget", Level: 1},
 	{Name: "internal/screen", Level: 1},
-	{Name: "internal/principal", Level: 1},
-	{Name: "internal/workspace", Level: 1},
+	{Name: "internal/spec/principal", Level: 1},
+	{Name: "internal/spec/workspace", Level: 1},
 	{Name: "internal/policy/shell", Level: 1},
-	{Name: "internal/netrule", Level: 1},
-	{Name: "internal/operation", Level: 1, With: []string{"internal/principal", "internal/workspace"}},
-	{Name: "internal/plan", Level: 1, With: []string{"internal/operation"}},
-	{Name: "internal/approval", Level: 1, With: []string{"internal/principal", "internal/operation", "internal/policy/policy"}},
+	{Name: "internal/spec/netrule", Level: 1},
+	{Name: "internal/spec/operation", Level: 1, With: []string{"internal/spec/principal", "internal/spec/workspace"}},
+	{Name: "internal/plan", Level: 1, With: []string{"internal/spec/operation"}},
+	{Name: "internal/spec/approval", Level: 1, With: []string{"internal/spec/principal", "internal/spec/operation", "internal/policy/policy"}},
 	{Name: "internal/policy/policy", Level: 1, With: []string{"internal/policy/shell"}},
 	{Name: "internal/runbooks", Level: 1, With: []string{"internal/policy/policy"}},
 
@@ -63,7 +63,7 @@ var tiers = []deps.Tier{
 	{Name: "internal/settings", Level: 2},
 	{Name: "internal/recommend", Level: 2},
 
-	{Name: "internal/permit", Level: 3},
+	{Name: "internal/spec/permit", Level: 3},
 	{Name: "internal/record", Level: 3},
 	{Name: "internal/judge", Level: 3, With: []string{"internal/record"}},
 	{Name: "internal/jsonrpc", Level: 3},
@@ -160,7 +160,7 @@ var privileged = []deps.Rule{
 	{own + "internal/base/build", "says which release answers"},
 	{own + "internal/base/fault", "the text of an error"},
 	{own + "internal/base/crashpoint", "empty calls where tests of another build end the process"},
-	{own + "internal/workspace", "limits, states and the report"},
+	{own + "internal/spec/workspace", "limits, states and the report"},
 	{own + "internal/linux/thread", "a start gives up rights, or keeps some, on a thread of its own"},
 	{own + "internal/jsonrpc", "the protocol's framing"},
 	{own + "internal/base/strictjson", "its decoder"},
@@ -427,7 +427,7 @@ func TestPlanted(t *testing.T) {
 				t.Errorf("got %q, want %q", got, want)
 			}
 		}
-		fine := deps.Graph{own + "internal/sandbox/launch": {Imports: []string{own + "internal/sandbox", own + "internal/workspace", "os"}}}
+		fine := deps.Graph{own + "internal/sandbox/launch": {Imports: []string{own + "internal/sandbox", own + "internal/spec/workspace", "os"}}}
 		if got := fine.Upward(tiers); len(got) != 0 {
 			t.Errorf("refused %q", got)
 		}

@@ -18,11 +18,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/permit"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/runtime/runtimetest"
 	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
+	"github.com/carrel-dev/carrel/internal/spec/permit"
 )
 
 // lone is a broker without a daemon.

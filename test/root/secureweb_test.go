@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/egress/ca"
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // secureWeb is a server with TLS of a test's own on loopback, of every name.

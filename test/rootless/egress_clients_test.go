@@ -24,7 +24,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/egressconf"
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // packageClients fetch something small from the mirrors that this host's clients are configured with. A script runs in a

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/egress/ca"
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 const secretValue = "sk-ant-api03-FvTm8qLx2WcZp5RkUy7HdNs3"

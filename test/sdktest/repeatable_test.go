@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/operation"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
 // What a client sends again by itself changes nothing: no method that it calls repeatable is one of an operation that does.

@@ -137,7 +137,7 @@ func said(c protogen.CommentSet) []string {
 // reads are how the names of methods begin that change nothing, so that a client may call them again.
 var reads = []string{"Get", "List", "Stat", "Search", "Explain", "Version", "WhoAmI", "ModelUsage", "Wait", "Verify", "Mended"}
 
-// repeatable says that a method changes nothing. A test of internal/operation's table holds that it is so.
+// repeatable says that a method changes nothing. A test of internal/spec/operation's table holds that it is so.
 func repeatable(m *protogen.Method) bool {
 	if streams(m) != "unary" {
 		return false

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/api"
-	"github.com/carrel-dev/carrel/internal/operation"
-	"github.com/carrel-dev/carrel/internal/principal"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/operation"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // Revive implements api.Gate. It has no homes that were kept.

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/principal"
+	"github.com/carrel-dev/carrel/internal/spec/principal"
 )
 
 // HoldEnd keeps a command from ending its second output, so that what comes before that in its end

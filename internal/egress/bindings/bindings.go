@@ -18,10 +18,10 @@ import (
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
 	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/egressconf"
-	"github.com/carrel-dev/carrel/internal/httprule"
-	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/internal/sandbox"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/httprule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // Held is a secret of an owner.

@@ -20,7 +20,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/egress/ca"
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
-	"github.com/carrel-dev/carrel/internal/httprule"
+	"github.com/carrel-dev/carrel/internal/spec/httprule"
 )
 
 // A request for another host is refused on the connection, whichever way it names that.

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/carrel-dev/carrel/internal/httprule"
+	"github.com/carrel-dev/carrel/internal/spec/httprule"
 )
 
 // chosen are the secrets that one request is sent with.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
-	"github.com/carrel-dev/carrel/internal/httprule"
+	"github.com/carrel-dev/carrel/internal/spec/httprule"
 )
 
 // injected is a secret that is injected into requests to these hosts.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/carrel-dev/carrel/internal/httprule"
+	"github.com/carrel-dev/carrel/internal/spec/httprule"
 )
 
 // A swapper replaces placeholders at named places of a JSON text, as it passes. It holds back one string at most, and that

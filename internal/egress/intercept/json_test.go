@@ -14,7 +14,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
-	"github.com/carrel-dev/carrel/internal/httprule"
+	"github.com/carrel-dev/carrel/internal/spec/httprule"
 )
 
 // atPlaces is a secret whose placeholder is replaced at places of JSON.

@@ -24,7 +24,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/egress"
 	"github.com/carrel-dev/carrel/internal/egress/ca"
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 	"github.com/carrel-dev/carrel/test/leaks"
 )
 

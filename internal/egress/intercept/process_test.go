@@ -22,8 +22,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/egress/ca"
 	"github.com/carrel-dev/carrel/internal/egress/keeper"
 	"github.com/carrel-dev/carrel/internal/egressapi"
-	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/internal/sandbox/netns"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 	"github.com/carrel-dev/carrel/test/built"
 )
 

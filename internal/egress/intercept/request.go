@@ -11,8 +11,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/internal/proxy"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // ServeHTTP serves one request.

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/carrel-dev/carrel/internal/egress"
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // ruled reads lines "allow GET api.example.org/v1/*".

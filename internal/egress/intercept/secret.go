@@ -11,8 +11,8 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/egressapi"
-	"github.com/carrel-dev/carrel/internal/httprule"
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/httprule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // Bounds of secrets. Lengths are in bytes. What is shorter than MinLength is found by chance.

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // Events arrive one by one: the host sends the next when the program has read the last.

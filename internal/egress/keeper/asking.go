@@ -12,7 +12,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/bucket"
 	"github.com/carrel-dev/carrel/internal/egressapi"
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // Question is what a person is asked.

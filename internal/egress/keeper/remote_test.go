@@ -17,7 +17,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/egress/keeper"
 	"github.com/carrel-dev/carrel/internal/egressapi"
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // far is the far end of control sockets: a fake carrel-egress.

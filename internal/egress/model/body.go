@@ -11,7 +11,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/carrel-dev/carrel/internal/budget"
+	"github.com/carrel-dev/carrel/internal/spec/budget"
 )
 
 // Room bounds the memory that request bodies take.

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/budget"
+	"github.com/carrel-dev/carrel/internal/spec/budget"
 )
 
 // maxHeld is how much of an event is held until it is known whether the program gets it.

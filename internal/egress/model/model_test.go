@@ -15,8 +15,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
-	"github.com/carrel-dev/carrel/internal/budget"
 	"github.com/carrel-dev/carrel/internal/egress/model"
+	"github.com/carrel-dev/carrel/internal/spec/budget"
 )
 
 // The host gets the real key and nothing by which the program could say who pays. What it echoes of the key is masked.

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/carrel-dev/carrel/internal/budget"
+	"github.com/carrel-dev/carrel/internal/spec/budget"
 )
 
 // Usage is what a request has used.

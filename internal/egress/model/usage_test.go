@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/budget"
 	"github.com/carrel-dev/carrel/internal/egress/model"
+	"github.com/carrel-dev/carrel/internal/spec/budget"
 )
 
 const (

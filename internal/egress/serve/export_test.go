@@ -7,7 +7,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/egress"
 	"github.com/carrel-dev/carrel/internal/egressapi"
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // KeepAnswers and MostAnswers bound what is kept of a resolver.

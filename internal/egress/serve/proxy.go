@@ -15,7 +15,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
 	"github.com/carrel-dev/carrel/internal/egressapi"
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // upstream is the proxy of the Setup in force.

@@ -19,7 +19,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/egress/serve"
 	"github.com/carrel-dev/carrel/internal/egressapi"
-	"github.com/carrel-dev/carrel/internal/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // A proxy that says nothing, or little by little, is given up when the time is over. What it says behind its head belongs

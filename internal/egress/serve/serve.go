@@ -26,8 +26,8 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/egress"
 	"github.com/carrel-dev/carrel/internal/egressapi"
-	"github.com/carrel-dev/carrel/internal/netrule"
 	"github.com/carrel-dev/carrel/internal/sandbox/netns"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // reportWithin bounds a write to who started it, which reads all the time. A report that it does not take is lost.

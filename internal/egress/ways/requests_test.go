@@ -6,7 +6,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/egress/ways"
 	"github.com/carrel-dev/carrel/internal/egressconf"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 func hostFile(t *testing.T, text string) *egressconf.Config {

@@ -21,9 +21,9 @@ import (
 	"github.com/carrel-dev/carrel/internal/egress/ways"
 	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/egressconf"
-	"github.com/carrel-dev/carrel/internal/httprule"
-	"github.com/carrel-dev/carrel/internal/netrule"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/httprule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // keyed is a host that says which key it got. The host's authorities, for every process of a world, vouch for it.

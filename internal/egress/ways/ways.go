@@ -27,8 +27,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/egress/recorder"
 	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/egressconf"
-	"github.com/carrel-dev/carrel/internal/netrule"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // Config holds the dependencies of New. What is not optional is required.

@@ -12,7 +12,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/grant"
 	"github.com/carrel-dev/carrel/internal/rootless"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // TakeMounts is part of broker.Effects. The grant must be of the user that this process runs as,

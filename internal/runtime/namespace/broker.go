@@ -5,7 +5,7 @@ import (
 	"os"
 
 	"github.com/carrel-dev/carrel/internal/brokerapi"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // Broker makes, starts and ends workspaces. Package brokerapi has what each operation is asked

@@ -13,7 +13,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // brokerTimeout bounds a request to the broker. Ending a workspace with many

@@ -13,7 +13,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/jsonrpc"
 	"github.com/carrel-dev/carrel/internal/linux/pidfd"
 	"github.com/carrel-dev/carrel/internal/runtime"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // within fails the test if f takes longer than most.

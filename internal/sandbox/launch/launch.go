@@ -24,7 +24,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/linux/sealed"
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/oom"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // Config is what a start needs. All files stay the caller's.

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/sandbox"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // enough is how many workspaces at their default limits the host's numbers should hold.

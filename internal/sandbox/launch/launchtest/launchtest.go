@@ -22,7 +22,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/sandbox"
 	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
-	"github.com/carrel-dev/carrel/internal/workspace"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // The first stage needs the process's first thread.
