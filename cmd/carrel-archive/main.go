@@ -12,8 +12,8 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/archive"
 	"github.com/carrel-dev/carrel/internal/base/build"
-	"github.com/carrel-dev/carrel/internal/bridge"
 	"github.com/carrel-dev/carrel/internal/fileprog"
+	"github.com/carrel-dev/carrel/internal/wire/bridge"
 )
 
 func init() { build.Program("carrel-archive") }

@@ -15,8 +15,8 @@ import (
 	"sync"
 
 	"github.com/carrel-dev/carrel/internal/base/build"
-	"github.com/carrel-dev/carrel/internal/linerpc"
 	"github.com/carrel-dev/carrel/internal/llm"
+	"github.com/carrel-dev/carrel/internal/wire/linerpc"
 )
 
 // Model is what the loop needs of a language model; an llm.Client is one.

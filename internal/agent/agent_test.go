@@ -11,9 +11,9 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/agent"
-	"github.com/carrel-dev/carrel/internal/linerpc"
 	"github.com/carrel-dev/carrel/internal/llm"
 	"github.com/carrel-dev/carrel/internal/plan"
+	"github.com/carrel-dev/carrel/internal/wire/linerpc"
 	"github.com/carrel-dev/carrel/test/leaks"
 )
 

@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/agent"
-	"github.com/carrel-dev/carrel/internal/linerpc"
 	"github.com/carrel-dev/carrel/internal/llm"
 	"github.com/carrel-dev/carrel/internal/spec/tools"
+	"github.com/carrel-dev/carrel/internal/wire/linerpc"
 )
 
 // turnOf runs a turn that proposes nothing, and returns what the person is told, "" for nothing, and why the turn failed.

@@ -7,9 +7,9 @@ import (
 	"connectrpc.com/connect"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/base/checkpoint"
+	"github.com/carrel-dev/carrel/internal/wire/errcode"
 )
 
 type audits struct{ *Server }

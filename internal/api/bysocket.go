@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
-	"github.com/carrel-dev/carrel/internal/fileapi"
+	"github.com/carrel-dev/carrel/internal/wire/errcode"
+	"github.com/carrel-dev/carrel/internal/wire/fileapi"
 )
 
 // ReadBySocket has a file or a tree sent over the socket that came with the request.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/api/apitest"
-	"github.com/carrel-dev/carrel/internal/fdapi"
+	"github.com/carrel-dev/carrel/internal/wire/fdapi"
 )
 
 // sockets are both ends of a stream socket.

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/wire/jsonrpc"
 )
 
 // jsonCodec takes the place of connect's codec for JSON under one of its names. That one takes

@@ -8,7 +8,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/api/apitest"
-	"github.com/carrel-dev/carrel/internal/fdapi"
+	"github.com/carrel-dev/carrel/internal/wire/fdapi"
 )
 
 // A user who opens connection after connection is refused those beyond the limit, upgraded

@@ -8,10 +8,10 @@ import (
 	"connectrpc.com/connect"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	"github.com/carrel-dev/carrel/internal/wire/errcode"
 )
 
 func (s workspaces) Revive(ctx context.Context, req *request[carrelv1.ReviveRequest]) (*response[carrelv1.ReviveResponse], error) {

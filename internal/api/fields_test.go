@@ -16,7 +16,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/api/apitest"
-	"github.com/carrel-dev/carrel/internal/fdapi"
+	"github.com/carrel-dev/carrel/internal/wire/fdapi"
 )
 
 // values are two valid values of each field that needs a form. Any other gets two of its type.

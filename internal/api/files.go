@@ -11,9 +11,9 @@ import (
 	"connectrpc.com/connect"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
-	"github.com/carrel-dev/carrel/internal/fileapi"
+	"github.com/carrel-dev/carrel/internal/wire/errcode"
+	"github.com/carrel-dev/carrel/internal/wire/fileapi"
 )
 
 type filesAPI struct{ *Server }

@@ -13,8 +13,8 @@ import (
 	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/api/apitest"
-	"github.com/carrel-dev/carrel/internal/fileapi"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/wire/fileapi"
 )
 
 func (e endless) OnFiles(_ context.Context, _ principal.Principal, _ string, _ fileapi.Request, s fileapi.Streams) (fileapi.Result, error) {

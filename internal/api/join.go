@@ -11,11 +11,11 @@ import (
 	"github.com/containerd/errdefs"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/linux/pollfd"
+	"github.com/carrel-dev/carrel/internal/wire/errcode"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // checkSession checks what a detached command says of a session.

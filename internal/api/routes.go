@@ -3,8 +3,8 @@ package api
 import (
 	"strings"
 
-	"github.com/carrel-dev/carrel/internal/fdapi"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
+	"github.com/carrel-dev/carrel/internal/wire/fdapi"
 )
 
 // route is how a path is served.

@@ -18,10 +18,10 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
-	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/base/bucket"
-	"github.com/carrel-dev/carrel/internal/fdapi"
+	"github.com/carrel-dev/carrel/internal/wire/errcode"
+	"github.com/carrel-dev/carrel/internal/wire/fdapi"
 )
 
 // Time limits of a connection.

@@ -7,8 +7,8 @@ import (
 	"connectrpc.com/connect"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
+	"github.com/carrel-dev/carrel/internal/wire/errcode"
 )
 
 type system struct{ *Server }

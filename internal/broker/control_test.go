@@ -12,8 +12,8 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/broker"
-	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	"github.com/carrel-dev/carrel/internal/wire/brokerapi"
 )
 
 func mustStart(t *testing.T, r *rig) {

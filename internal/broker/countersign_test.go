@@ -14,7 +14,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/checkpoint"
 	"github.com/carrel-dev/carrel/internal/broker"
-	"github.com/carrel-dev/carrel/internal/brokerapi"
+	"github.com/carrel-dev/carrel/internal/wire/brokerapi"
 )
 
 // growing is a log of the tests: a tree over what its records say.

@@ -12,13 +12,13 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/brokerapi"
-	"github.com/carrel-dev/carrel/internal/egressapi/begin"
 	"github.com/carrel-dev/carrel/internal/linux/pidfd"
 	"github.com/carrel-dev/carrel/internal/linux/thread"
 	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/sandbox/oom"
+	"github.com/carrel-dev/carrel/internal/wire/brokerapi"
+	"github.com/carrel-dev/carrel/internal/wire/egressapi/begin"
 )
 
 // Egress starts a carrel-egress for a workspace that was made with a way out, instead of the one there may be, and

@@ -7,8 +7,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/brokerapi"
-	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/wire/brokerapi"
+	"github.com/carrel-dev/carrel/internal/wire/jsonrpc"
 )
 
 // tableRow is one row of the closed table.

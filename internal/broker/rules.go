@@ -3,8 +3,8 @@ package broker
 import (
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	"github.com/carrel-dev/carrel/internal/wire/brokerapi"
 )
 
 // rule says how an operation on a workspace is carried out.

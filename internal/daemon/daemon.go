@@ -37,7 +37,6 @@ import (
 	"github.com/carrel-dev/carrel/internal/e2b"
 	"github.com/carrel-dev/carrel/internal/egress/keeper"
 	"github.com/carrel-dev/carrel/internal/egress/ways"
-	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/flow"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/lifecycle"
@@ -56,6 +55,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/store"
 	_ "github.com/carrel-dev/carrel/internal/store/sqlite" // it opens the database
 	"github.com/carrel-dev/carrel/internal/taskmcp"
+	"github.com/carrel-dev/carrel/internal/wire/egressapi"
 )
 
 // Streams are the output streams of the process.

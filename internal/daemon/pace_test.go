@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/fdapi"
+	"github.com/carrel-dev/carrel/internal/wire/fdapi"
 )
 
 var leftOutCount = regexp.MustCompile(`more lines like this one were left out.* count=(\d+)`)

@@ -13,7 +13,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/flow"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
-	"github.com/carrel-dev/carrel/internal/webhook"
+	"github.com/carrel-dev/carrel/internal/wire/webhook"
 )
 
 // maxSecretFile bounds the file of a webhook's secret.

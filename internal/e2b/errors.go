@@ -12,8 +12,8 @@ import (
 
 	"github.com/carrel-dev/carrel/gen/e2b/filesystem/filesystemconnect"
 	"github.com/carrel-dev/carrel/gen/e2b/process/processconnect"
-	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/wire/errcode"
 )
 
 // statuses are the HTTP codes that SDKs expect. What is not here is 500.

@@ -12,10 +12,10 @@ import (
 	"github.com/containerd/errdefs"
 
 	pb "github.com/carrel-dev/carrel/gen/e2b/filesystem"
-	"github.com/carrel-dev/carrel/internal/api/errcode"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/fileapi"
+	"github.com/carrel-dev/carrel/internal/wire/errcode"
+	"github.com/carrel-dev/carrel/internal/wire/fileapi"
 )
 
 const (

@@ -22,7 +22,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/linerpc"
+	"github.com/carrel-dev/carrel/internal/wire/linerpc"
 )
 
 // protocolVersion is the version of the protocol that is spoken.

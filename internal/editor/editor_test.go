@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/editor"
-	"github.com/carrel-dev/carrel/internal/linerpc"
+	"github.com/carrel-dev/carrel/internal/wire/linerpc"
 )
 
 const patience = 20 * time.Second

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/editor"
-	"github.com/carrel-dev/carrel/internal/linerpc"
+	"github.com/carrel-dev/carrel/internal/wire/linerpc"
 )
 
 // An editor that goes away ends the turn, and carrel with it.

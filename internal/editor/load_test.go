@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/editor"
-	"github.com/carrel-dev/carrel/internal/linerpc"
+	"github.com/carrel-dev/carrel/internal/wire/linerpc"
 )
 
 // A former session is told again before the answer, turn by turn, and goes on; one that is open is told again as well, but not while a

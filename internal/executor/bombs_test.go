@@ -11,8 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch/launchtest"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 func TestForkBombIsContained(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch/launchtest"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // A request with an impossible member is refused as a whole: no process, no file.

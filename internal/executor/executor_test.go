@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/executor"
-	"github.com/carrel-dev/carrel/internal/jsonrpc"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch/launchtest"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
+	"github.com/carrel-dev/carrel/internal/wire/jsonrpc"
 )
 
 func TestMain(m *testing.M) {

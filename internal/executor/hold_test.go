@@ -9,8 +9,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch/launchtest"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 func (c *client) hold(on bool) {

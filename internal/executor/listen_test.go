@@ -9,8 +9,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch/launchtest"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // connects is a script that connects to a socket and sends it a word.

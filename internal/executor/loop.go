@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/wire/jsonrpc"
 )
 
 // loop runs on the one thread that forks commands. It waits in one epoll instance for spawn

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch/launchtest"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // What a command does to its /dev/null, another one does not find there.

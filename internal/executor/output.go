@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // capture collects one stream up to a limit and counts the rest. Most streams end within its first

@@ -10,8 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/execapi"
-	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
+	"github.com/carrel-dev/carrel/internal/wire/jsonrpc"
 )
 
 // peer is one connection of the daemon. Attached commands belong to the connection that

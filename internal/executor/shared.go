@@ -10,8 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/screen"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // A session is a detached command whose terminal has a name. The executor keeps what the terminal shows (package screen)

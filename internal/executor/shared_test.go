@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch/launchtest"
 	"github.com/carrel-dev/carrel/internal/screen"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // open opens a session.

@@ -9,9 +9,9 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/fileapi"
 	"github.com/carrel-dev/carrel/internal/linux/filetree"
 	"github.com/carrel-dev/carrel/internal/linux/removal"
+	"github.com/carrel-dev/carrel/internal/wire/fileapi"
 )
 
 func (s *served) mode(new fs.FileMode) fs.FileMode {

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/fileapi"
+	"github.com/carrel-dev/carrel/internal/wire/fileapi"
 )
 
 func TestMovingAndRemoving(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/fileapi"
+	"github.com/carrel-dev/carrel/internal/wire/fileapi"
 )
 
 // tellEvery is how often it is said that data moves, which the daemon does not see.

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/fileapi"
 	"github.com/carrel-dev/carrel/internal/fileprog"
+	"github.com/carrel-dev/carrel/internal/wire/fileapi"
 )
 
 // directly serves a request whose data go over a socket, with work at the other end of it. It returns the answer, and whether

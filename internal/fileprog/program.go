@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/fault"
-	"github.com/carrel-dev/carrel/internal/fileapi"
 	"github.com/carrel-dev/carrel/internal/linux/filetree"
+	"github.com/carrel-dev/carrel/internal/wire/fileapi"
 )
 
 // memory is a soft limit of the heap, and processors bounds the threads: both count against the workspace.

@@ -15,9 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/fileapi"
 	"github.com/carrel-dev/carrel/internal/fileprog"
 	"github.com/carrel-dev/carrel/internal/linux/filetree"
+	"github.com/carrel-dev/carrel/internal/wire/fileapi"
 )
 
 func must(t testing.TB, err error) {

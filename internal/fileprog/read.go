@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/fileapi"
 	"github.com/carrel-dev/carrel/internal/linux/filetree"
+	"github.com/carrel-dev/carrel/internal/wire/fileapi"
 )
 
 // open opens the regular file at a path, through links that stay below the root.

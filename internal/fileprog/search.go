@@ -13,8 +13,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/fileapi"
 	"github.com/carrel-dev/carrel/internal/linux/filetree"
+	"github.com/carrel-dev/carrel/internal/wire/fileapi"
 )
 
 const (

@@ -15,8 +15,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/fileapi"
 	"github.com/carrel-dev/carrel/internal/linux/filetree"
+	"github.com/carrel-dev/carrel/internal/wire/fileapi"
 )
 
 const (

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/fileapi"
 	"github.com/carrel-dev/carrel/internal/fileprog"
+	"github.com/carrel-dev/carrel/internal/wire/fileapi"
 )
 
 // watched is a watch under way.

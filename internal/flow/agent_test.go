@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // agentDouble is the program of a task: a function of a test, on real pipes, or on a socket. It reads from in and writes to out and errs.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 func (h *house) kinds() string {

@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // An agent is told the newest turns whole and older ones in brief, with what was asked, planned, run and answered; what is left out is

@@ -16,12 +16,12 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/agent"
 	"github.com/carrel-dev/carrel/internal/base/strictjson"
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/llm"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/steps"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // lie is a text that stands where an agent reads, and what a model does that obeys it.

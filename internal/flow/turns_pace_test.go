@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // What carrel itself notes of a plan waits for no other message: three steps that take no time are noted within less than the 20 ms

@@ -5,10 +5,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // A person is shown which profile holds each step on their machine, the client is told the same one, and an answer for

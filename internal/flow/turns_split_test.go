@@ -10,10 +10,10 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/agent"
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // splits are forbidden actions in parts, each of which looks like little. "!" claims that a part only reads.

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/spec/tools"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // callsOf is an answer with calls of tools: of each a target, a tool and its parameters.

@@ -24,10 +24,10 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/attend"
 	"github.com/carrel-dev/carrel/internal/base/fault"
-	"github.com/carrel-dev/carrel/internal/fdapi"
-	"github.com/carrel-dev/carrel/internal/fdapi/client"
 	"github.com/carrel-dev/carrel/internal/linux/relay"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
+	"github.com/carrel-dev/carrel/internal/wire/fdapi"
+	"github.com/carrel-dev/carrel/internal/wire/fdapi/client"
 )
 
 // Run runs a command line, which begins with the program's name, and returns the exit code.

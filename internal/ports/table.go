@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/portconn"
+	"github.com/carrel-dev/carrel/internal/wire/portconn"
 )
 
 // How many connections one workspace, one owner and all together may have, and how many published ports. A connection costs

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // Hosts carry out commands on hosts. It is a process of the user who asked, with the rights, the keys and the files of that

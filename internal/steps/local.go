@@ -9,9 +9,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/hostrun"
 	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // Local returns what runs commands on this machine, as the caller's own user. A command that must not change anything runs

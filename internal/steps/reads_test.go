@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/steps"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // What reads a path is run if the path is the file itself and below the roots, here and on a remote host. A link is not

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/base/build"
-	"github.com/carrel-dev/carrel/internal/linerpc"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	"github.com/carrel-dev/carrel/internal/wire/linerpc"
 )
 
 // acp is the client of an agent that speaks the Agent Client Protocol (https://agentclientprotocol.com). The agent has its

@@ -11,11 +11,11 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/linerpc"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/turns"
+	"github.com/carrel-dev/carrel/internal/wire/linerpc"
 )
 
 // maxIdleOwn is how often carrel's own agent, or what has taken its place, may propose something after nothing more is taken from it in a

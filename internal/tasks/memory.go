@@ -7,8 +7,8 @@ import (
 	"fmt"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/linerpc"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	"github.com/carrel-dev/carrel/internal/wire/linerpc"
 )
 
 // beginning is what a session of an agent has before its next turn. It is kept with each prompt, so that the session goes on with it.

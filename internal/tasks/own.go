@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/carrel-dev/carrel/internal/linerpc"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	"github.com/carrel-dev/carrel/internal/wire/linerpc"
 )
 
 // own is carrel's protocol, which docs/protocols/tasks.md specifies:

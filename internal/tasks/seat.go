@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"strings"
 
-	"github.com/carrel-dev/carrel/internal/linerpc"
 	"github.com/carrel-dev/carrel/internal/seat"
+	"github.com/carrel-dev/carrel/internal/wire/linerpc"
 )
 
 // inSeat is the client of an agent that others made, in the place of carrel's own. It speaks ACP and nothing else, is told in front of

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/linerpc"
+	"github.com/carrel-dev/carrel/internal/wire/linerpc"
 )
 
 // errPipe is that the program has closed what it is sent by, and errFull that it does not read it.

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/fdapi"
-	"github.com/carrel-dev/carrel/internal/fileapi"
+	"github.com/carrel-dev/carrel/internal/wire/fdapi"
+	"github.com/carrel-dev/carrel/internal/wire/fileapi"
 )
 
 // On the daemon's host the bytes of files go between this process and the workspace's program for files, over a socket.

@@ -16,9 +16,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/fdapi"
-	"github.com/carrel-dev/carrel/internal/grant"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	"github.com/carrel-dev/carrel/internal/wire/fdapi"
+	"github.com/carrel-dev/carrel/internal/wire/grant"
 )
 
 // Mount is a directory of this host for a new workspace.

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/fdapi/client"
+	"github.com/carrel-dev/carrel/internal/wire/fdapi/client"
 )
 
 // guarded ends requests to a daemon on a Unix socket that has answered nothing at all for as long as patience. Over TLS the pings of

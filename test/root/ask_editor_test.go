@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/linerpc"
+	"github.com/carrel-dev/carrel/internal/wire/linerpc"
 )
 
 // editorEnv names an environment of Python into which pip installed agent-client-protocol: "/usr/bin/python3 -m

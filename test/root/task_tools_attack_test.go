@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/execapi"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // socketOf is the name of a task's socket.

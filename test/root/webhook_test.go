@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/webhook"
+	"github.com/carrel-dev/carrel/internal/wire/webhook"
 )
 
 // hooked is what a receiver got.

@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/api/apitest"
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // As with an executor, who has read output to its end can ask for the status.

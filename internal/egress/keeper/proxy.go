@@ -1,8 +1,8 @@
 package keeper
 
 import (
-	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/egressconf"
+	"github.com/carrel-dev/carrel/internal/wire/egressapi"
 )
 
 // ProxyOf is a configured proxy as carrel-egress is told of it, nil for none.

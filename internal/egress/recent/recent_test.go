@@ -7,7 +7,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/egress/recent"
-	"github.com/carrel-dev/carrel/internal/egressapi"
+	"github.com/carrel-dev/carrel/internal/wire/egressapi"
 )
 
 func numbers(all []recent.Entry) (n []string) {

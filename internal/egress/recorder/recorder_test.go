@@ -10,7 +10,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/egress/recorder"
-	"github.com/carrel-dev/carrel/internal/egressapi"
+	"github.com/carrel-dev/carrel/internal/wire/egressapi"
 )
 
 // log keeps records. A held one waits.

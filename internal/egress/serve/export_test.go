@@ -6,8 +6,8 @@ import (
 	"net/netip"
 
 	"github.com/carrel-dev/carrel/internal/egress"
-	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
+	"github.com/carrel-dev/carrel/internal/wire/egressapi"
 )
 
 // KeepAnswers and MostAnswers bound what is kept of a resolver.

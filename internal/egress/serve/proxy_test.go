@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/egress/serve"
-	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
+	"github.com/carrel-dev/carrel/internal/wire/egressapi"
 )
 
 // A proxy that says nothing, or little by little, is given up when the time is over. What it says behind its head belongs

@@ -10,8 +10,8 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/egress/ca"
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
-	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
+	"github.com/carrel-dev/carrel/internal/wire/egressapi"
 )
 
 // authorities are where the host's certificate authorities are kept, beside /etc: Debian and Alpine, Fedora, SUSE.

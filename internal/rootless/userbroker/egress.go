@@ -10,8 +10,8 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/broker"
-	"github.com/carrel-dev/carrel/internal/egressapi/begin"
 	"github.com/carrel-dev/carrel/internal/sandbox/launch"
+	"github.com/carrel-dev/carrel/internal/wire/egressapi/begin"
 )
 
 // way is the way out of a workspace that runs. Its executor ends with this process, so that the sockets are kept here.

@@ -4,8 +4,8 @@ import (
 	"context"
 	"os"
 
-	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	"github.com/carrel-dev/carrel/internal/wire/brokerapi"
 )
 
 // Broker makes, starts and ends workspaces. Package brokerapi has what each operation is asked

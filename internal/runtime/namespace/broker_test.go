@@ -6,8 +6,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/brokerapi"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
+	"github.com/carrel-dev/carrel/internal/wire/brokerapi"
 )
 
 // What is not served is refused with the reason, and without a connection.

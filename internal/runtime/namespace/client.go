@@ -11,9 +11,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/brokerapi"
-	"github.com/carrel-dev/carrel/internal/jsonrpc"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	"github.com/carrel-dev/carrel/internal/wire/brokerapi"
+	"github.com/carrel-dev/carrel/internal/wire/jsonrpc"
 )
 
 // brokerTimeout bounds a request to the broker. Ending a workspace with many

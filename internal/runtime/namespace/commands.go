@@ -6,9 +6,9 @@ import (
 	"os"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/spec/permit"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // Run implements runtime.Runtime. When ctx ends first, the result still says

@@ -7,8 +7,8 @@ import (
 	"sync"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // process is an attached command.

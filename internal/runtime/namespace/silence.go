@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/execapi"
 	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // A command can bring its executor to a halt, so nobody waits for one without an end.

@@ -9,7 +9,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/api/errcode"
+	"github.com/carrel-dev/carrel/internal/wire/errcode"
 )
 
 func TestRoundTrip(t *testing.T) {

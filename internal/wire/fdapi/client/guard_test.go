@@ -12,8 +12,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/fdapi"
-	"github.com/carrel-dev/carrel/internal/fdapi/client"
+	"github.com/carrel-dev/carrel/internal/wire/fdapi"
+	"github.com/carrel-dev/carrel/internal/wire/fdapi/client"
 )
 
 // listen listens on a socket that nobody serves yet.

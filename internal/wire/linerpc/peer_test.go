@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/linerpc"
+	"github.com/carrel-dev/carrel/internal/wire/linerpc"
 )
 
 // Answers go to the calls that wait for them, in whatever order they come, and what nobody waits for is passed over.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/wire/jsonrpc"
 )
 
 type benchParams struct {

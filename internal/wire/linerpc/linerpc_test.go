@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/linerpc"
+	"github.com/carrel-dev/carrel/internal/wire/linerpc"
 )
 
 func TestParse(t *testing.T) {

@@ -5,8 +5,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/egressapi"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
+	"github.com/carrel-dev/carrel/internal/wire/egressapi"
 )
 
 // A rule with a protocol or requests is sent in a version that a carrel-egress refuses which would take it for one about a

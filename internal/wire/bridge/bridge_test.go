@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/bridge"
+	"github.com/carrel-dev/carrel/internal/wire/bridge"
 )
 
 // serve serves one connection at a socket.

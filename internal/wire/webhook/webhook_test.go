@@ -13,7 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/webhook"
+	"github.com/carrel-dev/carrel/internal/wire/webhook"
 	"github.com/carrel-dev/carrel/test/leaks"
 )
 

@@ -9,9 +9,9 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/grant"
 	"github.com/carrel-dev/carrel/internal/linux/thread"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	"github.com/carrel-dev/carrel/internal/wire/grant"
 )
 
 const digest = "2a97516c354b68848cdbd8f54a226a0a55b21ed138e207ad6c5cbb9c00aa5aea"

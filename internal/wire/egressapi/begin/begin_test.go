@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/egressapi"
-	"github.com/carrel-dev/carrel/internal/egressapi/begin"
+	"github.com/carrel-dev/carrel/internal/wire/egressapi"
+	"github.com/carrel-dev/carrel/internal/wire/egressapi/begin"
 )
 
 // What this package says by itself is what package egressapi has.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/portconn"
+	"github.com/carrel-dev/carrel/internal/wire/portconn"
 )
 
 // pair returns two ends of a TCP connection.

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/fdapi/client"
+	"github.com/carrel-dev/carrel/internal/wire/fdapi/client"
 )
 
 // dialAs names the socket that this program connects to when it is started as somebody else, whom no mode lets pass.
