@@ -16,7 +16,6 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/archiver"
-	"github.com/carrel-dev/carrel/internal/archivestore"
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/gate"
@@ -26,7 +25,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/spec/permit"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
-	"github.com/carrel-dev/carrel/internal/store"
+	"github.com/carrel-dev/carrel/internal/state/archivestore"
+	"github.com/carrel-dev/carrel/internal/state/store"
 )
 
 // Config holds the dependencies of New. All of it is required, but for Files and Archiver

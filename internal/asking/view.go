@@ -9,7 +9,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
-	"github.com/carrel-dev/carrel/internal/store"
+	"github.com/carrel-dev/carrel/internal/state/store"
 )
 
 // view is what people see of the questions that can still be answered, so that looking at them takes

@@ -7,10 +7,10 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/base/checkpoint"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/state/audit"
 )
 
 var errNoCheckpoints = fmt.Errorf("cannot sign the audit log: this daemon was made without checkpoints: %w", errdefs.ErrFailedPrecondition)

@@ -12,9 +12,9 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/api"
-	"github.com/carrel-dev/carrel/internal/config"
 	"github.com/carrel-dev/carrel/internal/e2b"
 	"github.com/carrel-dev/carrel/internal/linux/cert"
+	"github.com/carrel-dev/carrel/internal/state/config"
 )
 
 // e2bListener is where workspaces are served to programs of E2B.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"io"
 
-	"github.com/carrel-dev/carrel/internal/config"
+	"github.com/carrel-dev/carrel/internal/state/config"
 )
 
 // Serve runs the daemon without its checks on the process.

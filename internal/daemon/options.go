@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/config"
+	"github.com/carrel-dev/carrel/internal/state/config"
 )
 
 // ErrUsage is wrapped by errors about the command line. ErrHelp reports that --help was

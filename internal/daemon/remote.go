@@ -9,8 +9,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/carrel-dev/carrel/internal/config"
 	"github.com/carrel-dev/carrel/internal/linux/cert"
+	"github.com/carrel-dev/carrel/internal/state/config"
 )
 
 // remote is where the API is served over TLS.

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/carrel-dev/carrel/internal/config"
 	"github.com/carrel-dev/carrel/internal/policy/policy"
 	"github.com/carrel-dev/carrel/internal/runbooks"
+	"github.com/carrel-dev/carrel/internal/state/config"
 )
 
 // openRunbooks returns what reads the runbooks, once. An administrator's are read at once, so that what is wrong with them is

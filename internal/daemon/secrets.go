@@ -14,8 +14,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
-	"github.com/carrel-dev/carrel/internal/config"
-	"github.com/carrel-dev/carrel/internal/secret"
+	"github.com/carrel-dev/carrel/internal/state/config"
+	"github.com/carrel-dev/carrel/internal/state/secret"
 )
 
 // maxSecretsFile bounds a file of redact.files, and maxKeyFile one of the daemon's own keys,

@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/config"
+	"github.com/carrel-dev/carrel/internal/state/config"
 )
 
 // sudoBroker is a broker that this daemon started by sudo, with the one argument that the

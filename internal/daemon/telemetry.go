@@ -11,13 +11,13 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/base/build"
-	"github.com/carrel-dev/carrel/internal/config"
 	"github.com/carrel-dev/carrel/internal/egressconf"
 	"github.com/carrel-dev/carrel/internal/flow"
 	"github.com/carrel-dev/carrel/internal/gate"
-	"github.com/carrel-dev/carrel/internal/telemetry"
+	"github.com/carrel-dev/carrel/internal/state/audit"
+	"github.com/carrel-dev/carrel/internal/state/config"
+	"github.com/carrel-dev/carrel/internal/state/telemetry"
 	"github.com/carrel-dev/carrel/internal/wire/egressapi"
 )
 

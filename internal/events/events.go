@@ -9,14 +9,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/gate"
-	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	"github.com/carrel-dev/carrel/internal/state/audit"
+	"github.com/carrel-dev/carrel/internal/state/record"
 )
 
 // keepEvents is how many events are kept for those who ask for what has happened.

@@ -39,18 +39,18 @@ func in(names ...string) []string {
 var guards = []guard{
 	{[]string{module + "/internal/spec/permit.Issue"}, in("internal/gate")},
 	{[]string{
-		"(*" + module + "/internal/audit.Log).Append", "(*" + module + "/internal/audit.Log).AppendAsync",
-		"(*" + module + "/internal/audit.Shared).Append", "(*" + module + "/internal/audit.Shared).AppendAsync",
-		"(" + module + "/internal/record.Recorder).Append", "(" + module + "/internal/record.Recorder).AppendAsync",
-	}, in("internal/audit", "internal/record", "internal/auditing")},
+		"(*" + module + "/internal/state/audit.Log).Append", "(*" + module + "/internal/state/audit.Log).AppendAsync",
+		"(*" + module + "/internal/state/audit.Shared).Append", "(*" + module + "/internal/state/audit.Shared).AppendAsync",
+		"(" + module + "/internal/state/record.Recorder).Append", "(" + module + "/internal/state/record.Recorder).AppendAsync",
+	}, in("internal/state/audit", "internal/state/record", "internal/auditing")},
 	{[]string{
-		"(*" + module + "/internal/record.Writer).Append", "(*" + module + "/internal/record.Of).Append",
-		"(*" + module + "/internal/record.Of).AppendAsync",
+		"(*" + module + "/internal/state/record.Writer).Append", "(*" + module + "/internal/state/record.Of).Append",
+		"(*" + module + "/internal/state/record.Of).AppendAsync",
 	}, in("internal/gate", "internal/asking", "internal/tokens", "internal/auditing", "internal/upkeep", "internal/single")},
-	{[]string{"(*" + module + "/internal/secret.Sealer).Unseal"}, in("internal/secrets", "internal/flow")},
+	{[]string{"(*" + module + "/internal/state/secret.Sealer).Unseal"}, in("internal/secrets", "internal/flow")},
 	{[]string{"(*" + module + "/internal/secrets.Secrets).Held"}, in("internal/flow", "internal/lifecycle", "internal/egress/ways")},
 	{[]string{
-		module + "/internal/runtime/namespace.New", module + "/internal/audit.Open", module + "/internal/audit.OpenShared",
+		module + "/internal/runtime/namespace.New", module + "/internal/state/audit.Open", module + "/internal/state/audit.OpenShared",
 	}, in("internal/daemon", "internal/rootless")},
 }
 
@@ -130,12 +130,12 @@ func TestOnlyTheGateActs(t *testing.T) {
 import (
 	"context"
 
-	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/state/audit"
 	"github.com/carrel-dev/carrel/internal/spec/permit"
-	"github.com/carrel-dev/carrel/internal/record"
+	"github.com/carrel-dev/carrel/internal/state/record"
 	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/runtime/namespace"
-	"github.com/carrel-dev/carrel/internal/secret"
+	"github.com/carrel-dev/carrel/internal/state/secret"
 	"github.com/carrel-dev/carrel/internal/secrets"
 )
 

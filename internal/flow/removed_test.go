@@ -11,9 +11,9 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/base/checkpoint"
 	"github.com/carrel-dev/carrel/internal/broker"
+	"github.com/carrel-dev/carrel/internal/state/audit"
 )
 
 // Files of the record that were kept for their time are removed, with a record of that which is

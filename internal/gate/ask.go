@@ -5,8 +5,8 @@ import (
 	"errors"
 
 	"github.com/carrel-dev/carrel/internal/judge"
-	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
+	"github.com/carrel-dev/carrel/internal/state/record"
 )
 
 // Asker has people answer for requests that the policy does not let pass by itself.

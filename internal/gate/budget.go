@@ -8,10 +8,10 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/audit"
-	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/state/audit"
+	"github.com/carrel-dev/carrel/internal/state/record"
 )
 
 // Budget is how much of the record the operations of one owner may write, in bytes: the record

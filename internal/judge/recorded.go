@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/carrel-dev/carrel/internal/policy/policy"
-	"github.com/carrel-dev/carrel/internal/record"
+	"github.com/carrel-dev/carrel/internal/state/record"
 )
 
 // recorded is a decision in the record. docs/protocols/audit.md specifies it, and it is

@@ -13,7 +13,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/models"
 	"github.com/carrel-dev/carrel/internal/spec/budget"
-	"github.com/carrel-dev/carrel/internal/store"
+	"github.com/carrel-dev/carrel/internal/state/store"
 )
 
 // disk keeps sums in memory.

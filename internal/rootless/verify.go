@@ -5,7 +5,7 @@ import (
 	"errors"
 	"os"
 
-	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/state/audit"
 )
 
 // VerifyRecord checks the user's record. Nobody signs it: there is no broker, and a program that

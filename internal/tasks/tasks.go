@@ -28,7 +28,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/spec/permit"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
-	"github.com/carrel-dev/carrel/internal/store"
+	"github.com/carrel-dev/carrel/internal/state/store"
 	"github.com/carrel-dev/carrel/internal/turns"
 	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )

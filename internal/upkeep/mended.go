@@ -6,12 +6,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/record"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	"github.com/carrel-dev/carrel/internal/state/audit"
+	"github.com/carrel-dev/carrel/internal/state/record"
 )
 
 // NoteMended records what the brokers put right at their start, once for each start, and tells

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/state/audit"
 )
 
 // removalPoints are those that TestRemovalPoints arms.

@@ -53,10 +53,10 @@ var tiers = []deps.Tier{
 	{Name: "internal/policy/policy", Level: 1, With: []string{"internal/policy/shell"}},
 	{Name: "internal/runbooks", Level: 1, With: []string{"internal/policy/policy"}},
 
-	{Name: "internal/audit", Level: 2},
-	{Name: "internal/store", Level: 2},
-	{Name: "internal/archivestore", Level: 2},
-	{Name: "internal/secret", Level: 2},
+	{Name: "internal/state/audit", Level: 2},
+	{Name: "internal/state/store", Level: 2},
+	{Name: "internal/state/archivestore", Level: 2},
+	{Name: "internal/state/secret", Level: 2},
 	{Name: "internal/memory", Level: 2},
 	{Name: "internal/seat", Level: 2},
 	{Name: "internal/sessions", Level: 2},
@@ -64,8 +64,8 @@ var tiers = []deps.Tier{
 	{Name: "internal/recommend", Level: 2},
 
 	{Name: "internal/spec/permit", Level: 3},
-	{Name: "internal/record", Level: 3},
-	{Name: "internal/judge", Level: 3, With: []string{"internal/record"}},
+	{Name: "internal/state/record", Level: 3},
+	{Name: "internal/judge", Level: 3, With: []string{"internal/state/record"}},
 	{Name: "internal/wire/jsonrpc", Level: 3},
 	{Name: "internal/wire/linerpc", Level: 3},
 	{Name: "internal/linux/peercred", Level: 3},
@@ -116,9 +116,9 @@ var tiers = []deps.Tier{
 	{Name: "internal/editor", Level: 5},
 	{Name: "internal/linuxagent", Level: 5},
 	{Name: "internal/authn", Level: 5},
-	{Name: "internal/telemetry", Level: 5},
-	{Name: "internal/config", Level: 5},
-	{Name: "internal/egress/ways", Level: 5, With: []string{"internal/config"}},
+	{Name: "internal/state/telemetry", Level: 5},
+	{Name: "internal/state/config", Level: 5},
+	{Name: "internal/egress/ways", Level: 5, With: []string{"internal/state/config"}},
 	{Name: "internal/gate", Level: 5},
 	{Name: "internal/events", Level: 5, With: []string{"internal/gate"}},
 	{Name: "internal/asking", Level: 5, With: []string{"internal/gate", "internal/events"}},
@@ -143,9 +143,9 @@ var tiers = []deps.Tier{
 	{Name: "internal/e2b", Level: 5, With: []string{"internal/api", "internal/authn"}},
 	{Name: "internal/taskmcp", Level: 5, With: []string{"internal/api", "internal/mcp", "internal/tasks"}},
 	{Name: "internal/daemon", Level: 5, With: []string{
-		"internal/api", "internal/auditing", "internal/authn", "internal/config", "internal/e2b", "internal/egress/ways", "internal/flow", "internal/gate", "internal/lifecycle", "internal/rootless", "internal/taskmcp", "internal/telemetry",
+		"internal/api", "internal/auditing", "internal/authn", "internal/state/config", "internal/e2b", "internal/egress/ways", "internal/flow", "internal/gate", "internal/lifecycle", "internal/rootless", "internal/taskmcp", "internal/state/telemetry",
 	}},
-	{Name: "internal/rootless", Level: 5, With: []string{"internal/asking", "internal/config", "internal/gate", "internal/single"}},
+	{Name: "internal/rootless", Level: 5, With: []string{"internal/asking", "internal/state/config", "internal/gate", "internal/single"}},
 	{Name: "internal/front", Level: 5, With: []string{"internal/rootless"}},
 	{Name: "internal/mcp", Level: 5},
 	{Name: "internal/agent", Level: 5},
@@ -250,7 +250,7 @@ func TestClientsLinkNoServer(t *testing.T) {
 			}
 		}
 		for _, p := range []string{
-			"internal/gate", "internal/store", "internal/audit", "internal/runtime", "internal/runtime/namespace", "internal/broker",
+			"internal/gate", "internal/state/store", "internal/state/audit", "internal/runtime", "internal/runtime/namespace", "internal/broker",
 			"internal/executor", "internal/daemon", "internal/api",
 		} {
 			if _, ok := g[deps.Module+"/"+p]; !ok {
@@ -416,12 +416,12 @@ func TestPlanted(t *testing.T) {
 	})
 	t.Run("tiers", func(t *testing.T) {
 		for want, g := range map[string]deps.Graph{
-			"internal/base/id (tier 0) imports internal/gate (tier 5)":          {own + "internal/base/id": {Imports: []string{own + "internal/gate"}}},
-			"internal/gate (tier 5) imports internal/api (tier 5)":              {own + "internal/gate": {Imports: []string{own + "internal/api"}}},
-			"internal/sandbox/launch (tier 3) imports internal/broker (tier 4)": {own + "internal/sandbox/launch": {Imports: []string{own + "internal/broker"}}},
-			own + "internal/handy: stands in no tier":                           {own + "internal/handy": {}},
-			"internal/store (tier 2) imports internal/wire/jsonrpc (tier 3)":    {own + "internal/store": {Imports: []string{own + "internal/wire/jsonrpc"}}},
-			"internal/runtime (tier 4) imports internal/broker (tier 4)":        {own + "internal/runtime": {Imports: []string{own + "internal/broker"}}},
+			"internal/base/id (tier 0) imports internal/gate (tier 5)":             {own + "internal/base/id": {Imports: []string{own + "internal/gate"}}},
+			"internal/gate (tier 5) imports internal/api (tier 5)":                 {own + "internal/gate": {Imports: []string{own + "internal/api"}}},
+			"internal/sandbox/launch (tier 3) imports internal/broker (tier 4)":    {own + "internal/sandbox/launch": {Imports: []string{own + "internal/broker"}}},
+			own + "internal/handy: stands in no tier":                              {own + "internal/handy": {}},
+			"internal/state/store (tier 2) imports internal/wire/jsonrpc (tier 3)": {own + "internal/state/store": {Imports: []string{own + "internal/wire/jsonrpc"}}},
+			"internal/runtime (tier 4) imports internal/broker (tier 4)":           {own + "internal/runtime": {Imports: []string{own + "internal/broker"}}},
 		} {
 			if got := g.Upward(tiers); !slices.Equal(got, []string{want}) {
 				t.Errorf("got %q, want %q", got, want)

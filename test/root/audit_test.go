@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/state/audit"
 )
 
 // An administrator who changes the record: each kind of harm, done to a copy of a real

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/state/audit"
 	"github.com/carrel-dev/carrel/test/built"
 )
 

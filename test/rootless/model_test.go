@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/audit"
+	"github.com/carrel-dev/carrel/internal/state/audit"
 )
 
 // modelServer speaks both APIs, and tells what it got as text. It echoes the key.

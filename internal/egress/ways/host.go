@@ -8,8 +8,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/config"
 	"github.com/carrel-dev/carrel/internal/egressconf"
+	"github.com/carrel-dev/carrel/internal/state/config"
 )
 
 // ReadHost reads the file with the rules of the host, which hold for every workspace of the daemon. One that is not there

@@ -14,10 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/audit"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
-	"github.com/carrel-dev/carrel/internal/store"
-	_ "github.com/carrel-dev/carrel/internal/store/sqlite" // it opens the database
+	"github.com/carrel-dev/carrel/internal/state/audit"
+	"github.com/carrel-dev/carrel/internal/state/store"
+	_ "github.com/carrel-dev/carrel/internal/state/store/sqlite" // it opens the database
 )
 
 const destroyed = "destroyed"
