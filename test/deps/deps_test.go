@@ -65,7 +65,7 @@ var tiers = []deps.Tier{
 
 	{Name: "internal/spec/permit", Level: 3},
 	{Name: "internal/state/record", Level: 3},
-	{Name: "internal/judge", Level: 3, With: []string{"internal/state/record"}},
+	{Name: "internal/gate/judge", Level: 3, With: []string{"internal/state/record"}},
 	{Name: "internal/wire/jsonrpc", Level: 3},
 	{Name: "internal/wire/linerpc", Level: 3},
 	{Name: "internal/linux/peercred", Level: 3},

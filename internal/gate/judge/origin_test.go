@@ -3,7 +3,7 @@ package judge_test
 import (
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/judge"
+	"github.com/carrel-dev/carrel/internal/gate/judge"
 	"github.com/carrel-dev/carrel/internal/policy/policy"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 )
