@@ -31,10 +31,10 @@ GROUPS    := GOTESTSUM=$(CURDIR)/$(GOTESTSUM) scripts/test
 WHOLE     := $(patsubst %,./%/...,$(wildcard test/script test/root test/crash test/programs))
 # Where goroutines share memory. Daemon and executor run as they are shipped too, the others of these under the
 # race detector alone: the broker runs as it is shipped in the guests, and with whole carrels.
-TWICE     := daemon|executor
+TWICE     := daemon|boundary/executor
 # The longest comes first.
-RACE      := ./internal/flow ./internal/api/... ./internal/archive/... ./internal/state/audit ./internal/authn ./internal/broker ./internal/cli ./internal/daemon ./internal/egress/... \
-             ./internal/e2b ./internal/executor ./internal/asking ./internal/gate ./internal/wire/jsonrpc ./internal/linux/pollfd ./internal/runtime/... ./internal/state/store ./sdk/go \
+RACE      := ./internal/flow ./internal/api/... ./internal/archive/... ./internal/state/audit ./internal/authn ./internal/boundary/broker ./internal/cli ./internal/daemon ./internal/egress/... \
+             ./internal/e2b ./internal/boundary/executor ./internal/asking ./internal/gate ./internal/wire/jsonrpc ./internal/linux/pollfd ./internal/boundary/runtime/... ./internal/state/store ./sdk/go \
              ./internal/agent ./internal/fleet ./internal/jobs ./internal/llm/... ./internal/steps
 # Of those, as they are shipped: what repeats for an ordinary user all that ran under the race
 # detector, and what goes over every byte of a file, or every lie of a corpus, in one goroutine.

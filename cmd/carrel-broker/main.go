@@ -9,7 +9,7 @@ import (
 	"syscall"
 
 	"github.com/carrel-dev/carrel/internal/base/build"
-	"github.com/carrel-dev/carrel/internal/broker"
+	"github.com/carrel-dev/carrel/internal/boundary/broker"
 )
 
 func init() { build.Program("carrel-broker") }

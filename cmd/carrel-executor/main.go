@@ -7,7 +7,7 @@ import (
 	"runtime"
 
 	"github.com/carrel-dev/carrel/internal/base/build"
-	"github.com/carrel-dev/carrel/internal/executor"
+	"github.com/carrel-dev/carrel/internal/boundary/executor"
 )
 
 // The first stage runs on the process's first thread.

@@ -7,7 +7,7 @@ import (
 	"os"
 
 	"github.com/carrel-dev/carrel/internal/base/build"
-	"github.com/carrel-dev/carrel/internal/hostrun"
+	"github.com/carrel-dev/carrel/internal/boundary/hostrun"
 	"github.com/carrel-dev/carrel/internal/jobs"
 )
 

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/sandbox/probe"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/probe"
 )
 
 // checkDisk reports whether the daemon's disk is full, and whether a workspace can fill it. m is nil if the

@@ -20,7 +20,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/base/build"
 	"github.com/carrel-dev/carrel/internal/base/fault"
-	"github.com/carrel-dev/carrel/internal/sandbox/probe"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/probe"
 )
 
 // doctorTimeout is for the daemon; the probes take a few milliseconds.

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/probe"
 	"github.com/carrel-dev/carrel/internal/cli"
 	"github.com/carrel-dev/carrel/internal/linux/pidfd"
-	"github.com/carrel-dev/carrel/internal/sandbox/probe"
 )
 
 func TestIDsLeft(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/cgroup"
 	"github.com/carrel-dev/carrel/internal/linux/removal"
-	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 

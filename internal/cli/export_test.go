@@ -13,7 +13,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/base/checkpoint"
-	"github.com/carrel-dev/carrel/internal/sandbox/probe"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/probe"
 )
 
 // CheckProofs is what audit check-proof does with a file: how many records it finds proved.

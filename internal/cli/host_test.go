@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/broker"
+	"github.com/carrel-dev/carrel/internal/boundary/broker"
 	"github.com/carrel-dev/carrel/internal/cli"
 	"github.com/carrel-dev/carrel/internal/linux/pidfd"
 )

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
-	"github.com/carrel-dev/carrel/internal/sandbox/probe"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/probe"
 )
 
 // The default directories of an instance, the user of its daemon and the group of its workspaces.

@@ -21,11 +21,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/oom"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/sched"
 	"github.com/carrel-dev/carrel/internal/front"
 	"github.com/carrel-dev/carrel/internal/linux/pidfd"
 	"github.com/carrel-dev/carrel/internal/linux/thread"
-	"github.com/carrel-dev/carrel/internal/sandbox/oom"
-	"github.com/carrel-dev/carrel/internal/sandbox/sched"
 )
 
 const (

@@ -20,7 +20,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/sandbox/probe"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/probe"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 

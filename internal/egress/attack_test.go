@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/netns"
 	"github.com/carrel-dev/carrel/internal/egress"
-	"github.com/carrel-dev/carrel/internal/sandbox/netns"
 )
 
 // A name that has a public address when it is judged and the metadata service's a moment later is resolved once,

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/sandbox/netns"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/netns"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 

@@ -9,8 +9,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/netns"
 	"github.com/carrel-dev/carrel/internal/proxy"
-	"github.com/carrel-dev/carrel/internal/sandbox/netns"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 

@@ -50,7 +50,7 @@ var guards = []guard{
 	{[]string{"(*" + module + "/internal/state/secret.Sealer).Unseal"}, in("internal/secrets", "internal/flow")},
 	{[]string{"(*" + module + "/internal/secrets.Secrets).Held"}, in("internal/flow", "internal/lifecycle", "internal/egress/ways")},
 	{[]string{
-		module + "/internal/runtime/namespace.New", module + "/internal/state/audit.Open", module + "/internal/state/audit.OpenShared",
+		module + "/internal/boundary/runtime/namespace.New", module + "/internal/state/audit.Open", module + "/internal/state/audit.OpenShared",
 	}, in("internal/daemon", "internal/rootless")},
 }
 
@@ -133,8 +133,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/state/audit"
 	"github.com/carrel-dev/carrel/internal/spec/permit"
 	"github.com/carrel-dev/carrel/internal/state/record"
-	"github.com/carrel-dev/carrel/internal/runtime"
-	"github.com/carrel-dev/carrel/internal/runtime/namespace"
+	"github.com/carrel-dev/carrel/internal/boundary/runtime"
+	"github.com/carrel-dev/carrel/internal/boundary/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/state/secret"
 	"github.com/carrel-dev/carrel/internal/secrets"
 )
@@ -170,7 +170,7 @@ func g(ctx context.Context, s *secrets.Secrets, of *secret.Sealer) {
 import (
 	"context"
 
-	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 )
 
 func f(ctx context.Context, r runtime.Runtime) { r.Stop(ctx, "x") }

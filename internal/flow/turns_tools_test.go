@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 	"github.com/carrel-dev/carrel/internal/spec/tools"
 	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/hostrun"
+	"github.com/carrel-dev/carrel/internal/boundary/hostrun"
 	"github.com/carrel-dev/carrel/internal/jobs"
 	"github.com/carrel-dev/carrel/test/leaks"
 )

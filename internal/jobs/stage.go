@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/hostrun"
+	"github.com/carrel-dev/carrel/internal/boundary/hostrun"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 

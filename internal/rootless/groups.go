@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
-	"github.com/carrel-dev/carrel/internal/sandbox/launch"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/cgroup"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 

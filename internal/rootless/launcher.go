@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/rootless/subid"
-	"github.com/carrel-dev/carrel/internal/sandbox"
-	"github.com/carrel-dev/carrel/internal/sandbox/launch"
 )
 
 // shell is the login shell of a workspace's passwd entry.

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/sandbox/launch"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 

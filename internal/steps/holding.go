@@ -9,8 +9,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/hostrun"
-	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/boundary/hostrun"
+	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 )
 
 // Holding is what holds commands on this machine. The zero value holds those alone that must not change anything.

@@ -6,8 +6,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 	"github.com/carrel-dev/carrel/internal/patch"
-	"github.com/carrel-dev/carrel/internal/runtime"
 )
 
 // Patches changes files on this machine, as the caller's own user.

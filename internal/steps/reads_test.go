@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 	"github.com/carrel-dev/carrel/internal/steps"
 	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )

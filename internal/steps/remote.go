@@ -10,9 +10,9 @@ import (
 	"os"
 
 	"github.com/carrel-dev/carrel/internal/base/fanout"
+	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 	"github.com/carrel-dev/carrel/internal/fleet"
 	"github.com/carrel-dev/carrel/internal/remotepatch"
-	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 

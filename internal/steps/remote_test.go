@@ -20,8 +20,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/crypto/ssh"
 
+	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 	"github.com/carrel-dev/carrel/internal/fleet"
-	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/steps"
 )
 

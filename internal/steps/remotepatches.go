@@ -9,10 +9,10 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 	"github.com/carrel-dev/carrel/internal/fleet"
 	"github.com/carrel-dev/carrel/internal/patch"
 	"github.com/carrel-dev/carrel/internal/remotepatch"
-	"github.com/carrel-dev/carrel/internal/runtime"
 )
 
 // remotePatchTime bounds each of the two requests by which files of a remote host are changed, beside the connection.

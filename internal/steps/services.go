@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/runtime"
+	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 )
 
 // FailedServices returns what counts the services that have failed, by a command that only reads and is held to it.

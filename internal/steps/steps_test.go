@@ -19,9 +19,9 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
-	"github.com/carrel-dev/carrel/internal/hostrun"
+	"github.com/carrel-dev/carrel/internal/boundary/hostrun"
+	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 	"github.com/carrel-dev/carrel/internal/jobs"
-	"github.com/carrel-dev/carrel/internal/runtime"
 	"github.com/carrel-dev/carrel/internal/steps"
 	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	for end := time.Now().Add(10 * time.Second); code == 0; {
 		// hostrun keeps a thread for as long as the process lives.
-		err := goleak.Find(goleak.IgnoreAnyFunction("github.com/carrel-dev/carrel/internal/sandbox.NewThread.func1"))
+		err := goleak.Find(goleak.IgnoreAnyFunction("github.com/carrel-dev/carrel/internal/boundary/sandbox.NewThread.func1"))
 		if err == nil {
 			break
 		}

@@ -18,7 +18,7 @@ import (
 	"connectrpc.com/connect"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/hostrun"
+	"github.com/carrel-dev/carrel/internal/boundary/hostrun"
 	"github.com/carrel-dev/carrel/internal/patch"
 	"github.com/carrel-dev/carrel/test/bench/measure"
 	"github.com/carrel-dev/carrel/test/bench/report"

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/sandbox/image"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/image"
 	"github.com/carrel-dev/carrel/test/crash/check"
 )
 

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/sandbox/image"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/image"
 )
 
 // storm kills while clients are at work. Each client has workspaces of its own and asks for one thing

@@ -42,7 +42,7 @@ var tiers = []deps.Tier{
 	{Name: "internal/words", Level: 0},
 
 	{Name: "internal/spec/budget", Level: 1},
-	{Name: "internal/screen", Level: 1},
+	{Name: "internal/boundary/screen", Level: 1},
 	{Name: "internal/spec/principal", Level: 1},
 	{Name: "internal/spec/workspace", Level: 1},
 	{Name: "internal/policy/shell", Level: 1},
@@ -97,19 +97,19 @@ var tiers = []deps.Tier{
 	{Name: "internal/patch", Level: 3},
 	{Name: "internal/wire/fileapi", Level: 3},
 	{Name: "internal/fileprog", Level: 3, With: []string{"internal/wire/fileapi", "internal/linux/filetree", "internal/patch", "internal/linux/removal"}},
-	{Name: "internal/sandbox", Level: 3, With: []string{"internal/linux/sealed", "internal/linux/thread"}},
-	{Name: "internal/hostrun", Level: 3, With: []string{"internal/linux/pidfd", "internal/sandbox"}},
+	{Name: "internal/boundary/sandbox", Level: 3, With: []string{"internal/linux/sealed", "internal/linux/thread"}},
+	{Name: "internal/boundary/hostrun", Level: 3, With: []string{"internal/linux/pidfd", "internal/boundary/sandbox"}},
 	// What an error is called on the wire: data, beside the API that it is for.
 	{Name: "internal/wire/errcode", Level: 3},
 
-	{Name: "internal/broker", Level: 4},
-	{Name: "internal/executor", Level: 4},
+	{Name: "internal/boundary/broker", Level: 4},
+	{Name: "internal/boundary/executor", Level: 4},
 	{Name: "internal/egress", Level: 4},
-	{Name: "internal/runtime", Level: 4},
+	{Name: "internal/boundary/runtime", Level: 4},
 	{Name: "internal/jobs", Level: 4},
 	{Name: "internal/remotepatch", Level: 4},
-	{Name: "internal/archiver", Level: 4, With: []string{"internal/runtime"}},
-	{Name: "internal/filerun", Level: 4, With: []string{"internal/runtime"}},
+	{Name: "internal/archiver", Level: 4, With: []string{"internal/boundary/runtime"}},
+	{Name: "internal/filerun", Level: 4, With: []string{"internal/boundary/runtime"}},
 
 	{Name: "internal/watch", Level: 5},
 	{Name: "internal/chatui", Level: 5},
@@ -165,12 +165,12 @@ var privileged = []deps.Rule{
 	{own + "internal/wire/jsonrpc", "the protocol's framing"},
 	{own + "internal/base/strictjson", "its decoder"},
 	{own + "internal/linux/peercred", "who is at the other end"},
-	{own + "internal/sandbox/oom", "the order in which the kernel ends processes"},
-	{own + "internal/sandbox", "the first stage and the control table"},
-	{own + "internal/sandbox/drop", "rights that are given up for good"},
-	{own + "internal/sandbox/seccomp", "the system call filter"},
-	{own + "internal/sandbox/selfcheck", "what is tried inside"},
-	{own + "internal/sandbox/netns", "the redirect and the sockets of the way out"},
+	{own + "internal/boundary/sandbox/oom", "the order in which the kernel ends processes"},
+	{own + "internal/boundary/sandbox", "the first stage and the control table"},
+	{own + "internal/boundary/sandbox/drop", "rights that are given up for good"},
+	{own + "internal/boundary/sandbox/seccomp", "the system call filter"},
+	{own + "internal/boundary/sandbox/selfcheck", "what is tried inside"},
+	{own + "internal/boundary/sandbox/netns", "the redirect and the sockets of the way out"},
 	{"github.com/containerd/errdefs", "the kinds of error"},
 	{"github.com/landlock-lsm/go-landlock/", "the Landlock rules"},
 	{"kernel.org/pub/linux/libs/security/libcap/psx", "Landlock and capabilities on every thread"},
@@ -250,8 +250,8 @@ func TestClientsLinkNoServer(t *testing.T) {
 			}
 		}
 		for _, p := range []string{
-			"internal/gate", "internal/state/store", "internal/state/audit", "internal/runtime", "internal/runtime/namespace", "internal/broker",
-			"internal/executor", "internal/daemon", "internal/api",
+			"internal/gate", "internal/state/store", "internal/state/audit", "internal/boundary/runtime", "internal/boundary/runtime/namespace", "internal/boundary/broker",
+			"internal/boundary/executor", "internal/daemon", "internal/api",
 		} {
 			if _, ok := g[deps.Module+"/"+p]; !ok {
 				t.Errorf("%s is not there", p)
@@ -416,18 +416,18 @@ func TestPlanted(t *testing.T) {
 	})
 	t.Run("tiers", func(t *testing.T) {
 		for want, g := range map[string]deps.Graph{
-			"internal/base/id (tier 0) imports internal/gate (tier 5)":             {own + "internal/base/id": {Imports: []string{own + "internal/gate"}}},
-			"internal/gate (tier 5) imports internal/api (tier 5)":                 {own + "internal/gate": {Imports: []string{own + "internal/api"}}},
-			"internal/sandbox/launch (tier 3) imports internal/broker (tier 4)":    {own + "internal/sandbox/launch": {Imports: []string{own + "internal/broker"}}},
-			own + "internal/handy: stands in no tier":                              {own + "internal/handy": {}},
-			"internal/state/store (tier 2) imports internal/wire/jsonrpc (tier 3)": {own + "internal/state/store": {Imports: []string{own + "internal/wire/jsonrpc"}}},
-			"internal/runtime (tier 4) imports internal/broker (tier 4)":           {own + "internal/runtime": {Imports: []string{own + "internal/broker"}}},
+			"internal/base/id (tier 0) imports internal/gate (tier 5)":                            {own + "internal/base/id": {Imports: []string{own + "internal/gate"}}},
+			"internal/gate (tier 5) imports internal/api (tier 5)":                                {own + "internal/gate": {Imports: []string{own + "internal/api"}}},
+			"internal/boundary/sandbox/launch (tier 3) imports internal/boundary/broker (tier 4)": {own + "internal/boundary/sandbox/launch": {Imports: []string{own + "internal/boundary/broker"}}},
+			own + "internal/handy: stands in no tier":                                             {own + "internal/handy": {}},
+			"internal/state/store (tier 2) imports internal/wire/jsonrpc (tier 3)":                {own + "internal/state/store": {Imports: []string{own + "internal/wire/jsonrpc"}}},
+			"internal/boundary/runtime (tier 4) imports internal/boundary/broker (tier 4)":        {own + "internal/boundary/runtime": {Imports: []string{own + "internal/boundary/broker"}}},
 		} {
 			if got := g.Upward(tiers); !slices.Equal(got, []string{want}) {
 				t.Errorf("got %q, want %q", got, want)
 			}
 		}
-		fine := deps.Graph{own + "internal/sandbox/launch": {Imports: []string{own + "internal/sandbox", own + "internal/spec/workspace", "os"}}}
+		fine := deps.Graph{own + "internal/boundary/sandbox/launch": {Imports: []string{own + "internal/boundary/sandbox", own + "internal/spec/workspace", "os"}}}
 		if got := fine.Upward(tiers); len(got) != 0 {
 			t.Errorf("refused %q", got)
 		}

@@ -11,7 +11,7 @@ import (
 	"connectrpc.com/connect"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/sandbox/image"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/image"
 )
 
 const (

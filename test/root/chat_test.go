@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/screen"
+	"github.com/carrel-dev/carrel/internal/boundary/screen"
 	"github.com/carrel-dev/carrel/test/ptytest"
 )
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/sandbox/image"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/image"
 )
 
 // A workspace with a limit on disk space, from the command line: what it shows, what a bomb

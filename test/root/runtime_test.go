@@ -18,10 +18,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/runtime"
-	"github.com/carrel-dev/carrel/internal/runtime/namespace"
-	"github.com/carrel-dev/carrel/internal/runtime/runtimetest"
-	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
+	"github.com/carrel-dev/carrel/internal/boundary/runtime"
+	"github.com/carrel-dev/carrel/internal/boundary/runtime/namespace"
+	"github.com/carrel-dev/carrel/internal/boundary/runtime/runtimetest"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/cgroup"
 	"github.com/carrel-dev/carrel/internal/spec/permit"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/sandbox/sched"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/sched"
 )
 
 // Broker and daemon are preferred by the scheduler; executors and commands have the share of everybody, and cannot take

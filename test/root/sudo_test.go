@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/runtime"
-	"github.com/carrel-dev/carrel/internal/runtime/namespace"
-	"github.com/carrel-dev/carrel/internal/runtime/runtimetest"
+	"github.com/carrel-dev/carrel/internal/boundary/runtime"
+	"github.com/carrel-dev/carrel/internal/boundary/runtime/namespace"
+	"github.com/carrel-dev/carrel/internal/boundary/runtime/runtimetest"
 )
 
 // insideEnv is set in the process that has an /etc of its own.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/sandbox/cgroup"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/cgroup"
 )
 
 // delegation is a control group that a test gave to u, as a manager of sessions would.

@@ -34,16 +34,16 @@ var suite = []struct {
 	long    string // tests that run only with -full, as -test.skip
 	once    bool   // without -full it runs with v2 alone: broker and whole carrels show what depends on the layout of control groups
 }{
-	{dir: "internal/sandbox/cgroup", seconds: 60},
+	{dir: "internal/boundary/sandbox/cgroup", seconds: 60},
 	// Those about control groups of steps and what is in them; the rest depends on no layout.
-	{dir: "internal/hostrun", seconds: 300, some: "^Test(MemoryOfFiles|GroupsThatWereGiven|BoundsAreReported|Ready.*)$"},
-	{dir: "internal/sandbox/seccomp", seconds: 60, once: true},
-	{dir: "internal/sandbox/probe", seconds: 60, once: true},
+	{dir: "internal/boundary/hostrun", seconds: 300, some: "^Test(MemoryOfFiles|GroupsThatWereGiven|BoundsAreReported|Ready.*)$"},
+	{dir: "internal/boundary/sandbox/seccomp", seconds: 60, once: true},
+	{dir: "internal/boundary/sandbox/probe", seconds: 60, once: true},
 	// Those about what is judged, not about what the kernel does.
-	{dir: "internal/sandbox", seconds: 480, once: true, long: "^TestOpeningsAreAsAskedFor$"},
+	{dir: "internal/boundary/sandbox", seconds: 480, once: true, long: "^TestOpeningsAreAsAskedFor$"},
 	// Those that move much output, start much, try for seconds or draw screens; nothing of it depends on the host.
 	{
-		dir: "internal/executor", seconds: 480, once: true, long: "^Test(OutputWithoutAReaderHoldsOnlyTheCommand|CaptureIsBounded|" +
+		dir: "internal/boundary/executor", seconds: 480, once: true, long: "^Test(OutputWithoutAReaderHoldsOnlyTheCommand|CaptureIsBounded|" +
 			"DetachedOutputIsBounded|SignalsFromOutside|HoldWaitsForBirths|KeptOutput.*|TheLargestKeptOutput|" +
 			"CapturedOutputOfManyCommands|UnreadInputOfManyCommands|ManyFollowers.*|AFollowerThatDoesNotReadHoldsNothingUp|Session.*|" +
 			"(TypedAtTheEnd|SlowClient|Escapes)OfASession|Recording)$",
@@ -51,7 +51,7 @@ var suite = []struct {
 	// Those about its ledger and the user database, which are files everywhere, and what fills
 	// and mends images, which is the same wherever there are loop devices.
 	{
-		dir: "internal/broker", seconds: 480, long: "^Test(LedgerTorn|LedgerCompacts.*|LedgerOnAFullDisk|ListInParts|TornUserIsRemoved|" +
+		dir: "internal/boundary/broker", seconds: 480, long: "^Test(LedgerTorn|LedgerCompacts.*|LedgerOnAFullDisk|ListInParts|TornUserIsRemoved|" +
 			"ManyAtOnce|GroupAndLink|DiskBombs|ImageAfterACrash|HalfMadeImage|AnotherImageIsSeen|ImageOfAnother|Countersign.*)$",
 	},
 	{dir: "internal/linux/peercred", seconds: 30, once: true},

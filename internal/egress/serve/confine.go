@@ -6,8 +6,8 @@ import (
 
 	"github.com/landlock-lsm/go-landlock/landlock"
 
-	"github.com/carrel-dev/carrel/internal/sandbox/drop"
-	"github.com/carrel-dev/carrel/internal/sandbox/seccomp"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/drop"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/seccomp"
 )
 
 // confine gives up every right that serving does not need: capabilities, new privileges, all files but those that name

@@ -9,8 +9,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/broker"
-	"github.com/carrel-dev/carrel/internal/sandbox/launch"
+	"github.com/carrel-dev/carrel/internal/boundary/broker"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/wire/egressapi/begin"
 )
 

@@ -17,8 +17,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/broker"
-	"github.com/carrel-dev/carrel/internal/runtime/namespace"
+	"github.com/carrel-dev/carrel/internal/boundary/broker"
+	"github.com/carrel-dev/carrel/internal/boundary/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/wire/brokerapi"
 	"github.com/carrel-dev/carrel/internal/wire/execapi"

@@ -25,7 +25,7 @@ const DefaultRuntimeDir = "/run/carrel"
 // path of a Unix socket may have (unix(7)).
 const maxRuntimeDir = 107 - len("/x/") - 31 - len(".sock")
 
-// Bounds of steps, as internal/hostrun has them.
+// Bounds of steps, as internal/boundary/hostrun has them.
 const (
 	minStepMemory    = 256 << 20
 	minStepProcesses = 64

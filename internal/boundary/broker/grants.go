@@ -1,0 +1,123 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/launch"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	"github.com/carrel-dev/carrel/internal/wire/brokerapi"
+	"github.com/carrel-dev/carrel/internal/wire/grant"
+)
+
+// TakeMounts is part of Effects.
+func (h *Host) TakeMounts(ctx context.Context, p brokerapi.CreateParams, file *os.File) ([]Mount, error) {
+	return callSlow(ctx, h.slow, func() ([]Mount, error) {
+		return TakeGrant(p, file, h.judge)
+	}, func([]Mount) {})
+}
+
+// TakeGrant reads the grant in file, once, sees that it is about the mounts that p asks for, and
+// has judge decide on each, which is given the mount, who granted it and its open directory.
+func TakeGrant(
+	p brokerapi.CreateParams, file *os.File, judge func(workspace.Mount, grant.Cred, *os.File) (Mount, error),
+) ([]Mount, error) {
+	m, who, opened, err := grant.Take(file)
+	if err != nil {
+		return nil, err
+	}
+	defer closeFiles(opened...)
+	switch {
+	case m.KeyDigest != p.KeyDigest:
+		return nil, fmt.Errorf("cannot mount directories: they were granted to a workspace with another key: %w", errdefs.ErrPermissionDenied)
+	case !slices.Equal(m.Mounts, p.Mounts):
+		return nil, fmt.Errorf("cannot mount directories: other mounts were granted than are asked for: %w", errdefs.ErrPermissionDenied)
+	}
+	if err := workspace.CheckMounts(m.Mounts); err != nil {
+		return nil, err
+	}
+	mounts := make([]Mount, len(opened))
+	for i, d := range opened {
+		if mounts[i], err = judge(m.Mounts[i].AtHome(), who, d); err != nil {
+			return nil, err
+		}
+	}
+	return mounts, nil
+}
+
+// judge decides on one mount. The descriptor shows that the calling process, however it is
+// confined, can open the directory. The path must lead to the same directory, and the caller's
+// user must be able to open it, now and at each start.
+func (h *Host) judge(asked workspace.Mount, who grant.Cred, d *os.File) (Mount, error) {
+	m := Mount{Mount: asked, CallerUID: who.UID, CallerGID: who.GID, OwnerGID: who.GID}
+	m.OwnerUID = who.UID
+	if who.UID == h.settings.DaemonUID || who.UID >= h.settings.UIDFirst && who.UID-h.settings.UIDFirst < h.settings.UIDCount {
+		return m, fmt.Errorf("cannot mount directories for uid %d: it is not a user of carrel but a part of it: %w",
+			who.UID, errdefs.ErrPermissionDenied)
+	}
+	var st unix.Stat_t
+	err := withFD(d, func(fd int) error {
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+		if err == nil && flags&unix.O_PATH != 0 {
+			err = fmt.Errorf("what was granted is not open for reading: %w", errdefs.ErrInvalidArgument)
+		}
+		return errors.Join(err, unix.Fstat(fd, &st))
+	})
+	if err == nil {
+		m.Identity, err = Identify(d, h.bootID)
+	}
+	if err != nil {
+		return m, fmt.Errorf("cannot mount %s: %w", m.Source, err)
+	}
+	if m.AsRoot {
+		if err := h.mayAsRoot(m); err != nil {
+			return m, err
+		}
+	}
+	if who.UID == 0 && !m.ReadOnly {
+		// Files of root that a workspace writes would be root's.
+		if (st.Uid == 0 || st.Gid == 0) && !m.AsRoot {
+			return m, fmt.Errorf("cannot mount %s for root: a workspace could leave files of root in it; add :ro, or chown the directory to the "+
+				"user and group that the files shall belong to; or add :root, if commands shall write files of root there: %w",
+				m.Source, errdefs.ErrPermissionDenied)
+		}
+		m.OwnerUID, m.OwnerGID = st.Uid, st.Gid
+	}
+	again, _, err := h.openSource(m)
+	if err != nil {
+		return m, err
+	}
+	defer again.Close()
+	return m, launch.Mappable(h.binary, launch.Project{
+		Project: sandbox.Project{ReadOnly: m.ReadOnly}, Dir: again,
+		OwnerUID: m.OwnerUID, OwnerGID: m.OwnerGID,
+	})
+}
+
+// mayAsRoot says why commands may not write files of root in the source of m: nobody but root may say so, and a
+// broker cannot trust what a workspace could have written.
+func (h *Host) mayAsRoot(m Mount) error {
+	if m.CallerUID != 0 {
+		return fmt.Errorf("cannot mount %s with :root for uid %d: only root can; leave it out, and the files are yours: %w",
+			m.Source, m.CallerUID, errdefs.ErrPermissionDenied)
+	}
+	s := h.settings
+	for _, place := range []string{s.DataDir, s.RuntimeDir, s.HomeRoot, filepath.Dir(DefaultSettings), filepath.Dir(s.ExecutorPath)} {
+		if real, err := filepath.EvalSymlinks(place); err == nil {
+			place = real
+		}
+		if workspace.Within(place, m.Source) || workspace.Within(m.Source, place) {
+			return fmt.Errorf("cannot mount %s with :root: carrel keeps in %s what it trusts; mount another directory: %w",
+				m.Source, place, errdefs.ErrPermissionDenied)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,310 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/selfcheck"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
+)
+
+// Protected says what of a writable project mount stays read-only: entries at its top
+// that programs of the host run, or that tell them to run something. What a command
+// left there would be run on the host, by a user who enters the directory, as that user.
+//
+// The kernel can protect only a name that exists. So for names marked Placed the broker
+// makes an empty directory if they are absent, and removes it when the workspace stops.
+//
+// All of .git is one of them, and not its hooks and config alone: git also takes its
+// configuration from where .git/commondir points, and runs in each directory that the
+// index calls a submodule. docs/decisions/0005-project-mounts.md has more.
+var Protected = []struct {
+	Name   string
+	Placed When
+}{
+	{GitName, Always},
+	// With objects, refs and config beside it, git takes the directory for a repository.
+	{"HEAD", NoRepository},
+	// Coding agents: settings name hooks and servers, which are programs.
+	{".claude", Always},
+	{".cursor", Always},
+	{".codex", Always},
+	{".gemini", Always},
+	{".agents", Always},
+	{".mcp.json", Always},
+	// Editors: tasks and settings name programs.
+	{".vscode", Always},
+	{".idea", Always},
+	// Run on entering the directory.
+	{".envrc", Always},
+	// Shells, and what else is read from a home.
+	{".bashrc", InHome},
+	{".bash_profile", InHome},
+	{".bash_login", InHome},
+	{".bash_logout", InHome},
+	{".bash_aliases", InHome},
+	{".profile", InHome},
+	{".zshrc", InHome},
+	{".zshenv", InHome},
+	{".zprofile", InHome},
+	{".zlogin", InHome},
+	{".zlogout", InHome},
+	{".ssh", InHome},
+	{".config", InHome},
+	// These run nothing that their user has not agreed to before, so they are held only
+	// where they are there.
+	{".zed", Never},
+	{".fleet", Never},
+	{".devcontainer", Never},
+	{".devcontainer.json", Never},
+	{".windsurf", Never},
+	{".aider.conf.yml", Never},
+	{".exrc", Never},
+	{".nvimrc", Never},
+	{".nvim.lua", Never},
+	{".vimrc", Never},
+	{".dir-locals.el", Never},
+	{".gdbinit", Never},
+	{".lldbinit", Never},
+	{".direnv", Never},
+	{".mise.toml", Never},
+	{"mise.toml", Never},
+	{".tool-versions", Never},
+	{".husky", Never},
+	{".gitmodules", Never},
+	{".pre-commit-config.yaml", Never},
+	{"lefthook.yml", Never},
+	{".lefthook.yml", Never},
+}
+
+// When says where a protected name that is absent is placed.
+type When int
+
+// Never, only where the mount is the home of a user of the host, only where it is no repository, or always.
+const (
+	Never When = iota
+	InHome
+	NoRepository
+	Always
+)
+
+// ProtectedIn looks for the protected names in the directory that is open at dir: those that are
+// there, and those that are not and must be placed. home says that it is a home.
+func ProtectedIn(dir int, home bool) (present, absent []string, err error) {
+	if repository(dir, "") {
+		return nil, nil, fmt.Errorf("it is a git repository without a work tree, in which the host's git runs what a command writes into "+
+			"config and hooks; mount it read-only (:ro), or a clone of it: %w", errdefs.ErrFailedPrecondition)
+	}
+	for _, p := range Protected {
+		var st unix.Stat_t
+		err := unix.Fstatat(dir, p.Name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		switch {
+		case err == nil:
+			present = append(present, p.Name)
+		case !errors.Is(err, unix.ENOENT):
+			return nil, nil, fmt.Errorf("cannot look at %s: %w", p.Name, err)
+		case p.Placed == Always, p.Placed == InHome && home, p.Placed == NoRepository && !repository(dir, GitName+"/"):
+			absent = append(absent, p.Name)
+		}
+	}
+	return present, absent, nil
+}
+
+// repository reports whether git takes what is at a prefix in the directory dir for a repository. A file .git
+// leads to one.
+func repository(dir int, at string) bool {
+	var st unix.Stat_t
+	err := unix.Fstatat(dir, strings.TrimSuffix(at, "/"), &st, unix.AT_SYMLINK_NOFOLLOW)
+	if err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG {
+		return true
+	}
+	for _, name := range []string{"HEAD", "objects", "refs"} {
+		if unix.Faccessat(dir, at+name, unix.F_OK, unix.AT_SYMLINK_NOFOLLOW) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// Project is one project mount of a Spec; its detached mount is at the same place of
+// FDs.Projects.
+type Project struct {
+	// Destination is an absolute path inside.
+	Destination string `json:"destination"`
+	ReadOnly    bool   `json:"read_only"`
+	// Own: it covers .git of a project mount with a git directory of the workspace's own, and nothing in it
+	// is protected.
+	Own bool `json:"own,omitempty"`
+	// Pinned are the names at its top that must be read-only, each there already. More
+	// of Protected are if they are there.
+	Pinned []string `json:"pinned,omitempty"`
+}
+
+// GitName is the name of a repository's git directory.
+const GitName = ".git"
+
+// maxPinned bounds Project.Pinned.
+const maxPinned = 64
+
+// buildProjects attaches the project mounts and locks what is protected in them. It must
+// come after the home, below which some are.
+func buildProjects(s *Spec) error {
+	for i, p := range s.Projects {
+		if err := buildProject(s, p, s.FDs.Projects[i]); err != nil {
+			return fmt.Errorf("cannot mount %s: %w", p.Destination, err)
+		}
+	}
+	return nil
+}
+
+func buildProject(s *Spec, p Project, tree int) error {
+	point, err := mountpoint(s, p.Destination)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(point)
+	if err := attachAt(tree, point); err != nil {
+		return err
+	}
+	if p.ReadOnly || p.Own {
+		return nil // all of it is, or nothing
+	}
+	// point is what is mounted over; its path leads to the mount.
+	top, err := unix.Open(at(p.Destination), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(top)
+	for _, e := range Protected {
+		err := Lock(top, e.Name, at(canary))
+		if errors.Is(err, fs.ErrNotExist) && !slices.Contains(p.Pinned, e.Name) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("cannot make %s in it read-only: %w", e.Name, err)
+		}
+	}
+	return nil
+}
+
+// Lock lays a read-only mount of an entry of the directory top over itself. A mountpoint can be neither
+// renamed nor removed from inside, so the name stays what it is. An entry that is neither a
+// directory nor a file, such as a symbolic link, is hidden behind the file cover.
+func Lock(top int, name, cover string) error {
+	fd, err := unix.Openat(top, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	var tree int
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR, unix.S_IFREG:
+		tree, err = Clone(fd, "", readOnly)
+	default:
+		tree, err = Clone(unix.AT_FDCWD, cover, readOnly)
+	}
+	if err != nil {
+		return err
+	}
+	return attachAt(tree, fd)
+}
+
+// attachAt puts a detached mount over what is open at point, and closes it.
+func attachAt(tree, point int) error {
+	defer unix.Close(tree)
+	return unix.MoveMount(tree, "", point, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+}
+
+// mountpoint opens the directory at dest in the new root and makes what is missing of it.
+// Below the home, where commands may have left anything, it follows no link and what it
+// makes is the commands'.
+func mountpoint(s *Spec, dest string) (int, error) {
+	base, rest := "/", dest[1:]
+	if strings.HasPrefix(dest, workspace.Home+"/") {
+		base, rest = workspace.Home, dest[len(workspace.Home)+1:]
+	}
+	dir, err := unix.Open(at(base), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	for name := range strings.SplitSeq(rest, "/") {
+		err := unix.Mkdirat(dir, name, 0o755)
+		made := err == nil
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			unix.Close(dir)
+			return -1, fmt.Errorf("cannot make the directory %s: %w", name, err)
+		}
+		next, err := unix.Openat2(dir, name, &unix.OpenHow{
+			Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+		})
+		if err == nil && made && base != "/" {
+			err = unix.Fchownat(next, "", int(s.IDs.Work), int(s.IDs.Work), unix.AT_EMPTY_PATH)
+		}
+		unix.Close(dir)
+		if err != nil {
+			return -1, fmt.Errorf("cannot use %s on the way to it: it must be a directory and no link; "+
+				"remove or rename it in the home: %w", name, err)
+		}
+		dir = next
+	}
+	return dir, nil
+}
+
+// checkProjects tries to write what is read-only in the project mounts, and to make
+// set-uid files. The directories belong to a user: an attempt that should fail and succeeds is
+// undone.
+func (s *stage) checkProjects(m *selfcheck.Memory) []check {
+	var list []check
+	str := m.String
+	const fchmodat2 = 452
+	for _, p := range s.spec.Projects {
+		if p.ReadOnly {
+			list = append(list, makeIn(p.Destination, str(p.Destination+"/.carrel-check"), readOnlyE))
+			continue
+		}
+		if p.Own {
+			aside := str(p.Destination + ".carrel-check")
+			list = append(list, try(projectMounts, "rename "+p.Destination, []unix.Errno{unix.EBUSY, unix.EXDEV},
+				unix.SYS_RENAMEAT2, atFDCWD, str(p.Destination), atFDCWD, aside, 0).
+				then(unix.SYS_RENAMEAT2, atFDCWD, aside, atFDCWD, str(p.Destination), 0))
+		}
+		for i, name := range p.Pinned {
+			if i == 2 {
+				break // each of them is looked at from outside
+			}
+			path, aside := str(p.Destination+"/"+name), str(p.Destination+"/.carrel-check")
+			list = append(list,
+				try(projectMounts, "rename "+name, []unix.Errno{unix.EBUSY, unix.EXDEV}, unix.SYS_RENAMEAT2, atFDCWD, path, atFDCWD, aside, 0).
+					then(unix.SYS_RENAMEAT2, atFDCWD, aside, atFDCWD, path, 0),
+				makeIn(name, str(p.Destination+"/"+name+"/.carrel-check"), append(slices.Clone(readOnlyE), unix.ENOTDIR)))
+		}
+	}
+	if s.spec.writableProjects() {
+		home := str(workspace.Home)
+		made := str(workspace.Home + "/.carrel-check")
+		list = append(list,
+			try(projectMounts, "chmod u+s", byRule, unix.SYS_FCHMODAT, atFDCWD, home, 0o4700),
+			try(projectMounts, "chmod g+s by fchmodat2", byRule, fchmodat2, atFDCWD, home, 0o2700, 0),
+			try(projectMounts, "chmod u+s with bit 32", byRule, unix.SYS_FCHMODAT, atFDCWD, home, 1<<32|0o4700),
+			try(projectMounts, "open with mode u+s", byRule, unix.SYS_OPENAT, atFDCWD, made, unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o4700),
+			try(projectMounts, "mknod with mode u+s", byRule, unix.SYS_MKNODAT, atFDCWD, made, unix.S_IFREG|0o4700, 0),
+			try(projectMounts, "openat2", bySeccomp, unix.SYS_OPENAT2, atFDCWD, made, 0, 24))
+	}
+	return list
+}
+
+func makeIn(what string, path uintptr, errnos []unix.Errno) check {
+	return try(projectMounts, "mkdir in "+what, errnos, unix.SYS_MKDIRAT, atFDCWD, path, 0o700).
+		then(unix.SYS_UNLINKAT, atFDCWD, path, unix.AT_REMOVEDIR)
+}
