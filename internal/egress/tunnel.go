@@ -12,7 +12,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/proxy"
+	"github.com/carrel-dev/carrel/internal/egress/proxy"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 

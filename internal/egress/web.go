@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
-	"github.com/carrel-dev/carrel/internal/proxy"
+	"github.com/carrel-dev/carrel/internal/egress/proxy"
 )
 
 // A request with a whole URL is served by net/http, which reads it again, writes it anew to the connection that

@@ -21,7 +21,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 	"github.com/carrel-dev/carrel/internal/commands"
 	"github.com/carrel-dev/carrel/internal/egress/bindings"
-	"github.com/carrel-dev/carrel/internal/egressconf"
+	"github.com/carrel-dev/carrel/internal/egress/egressconf"
 	"github.com/carrel-dev/carrel/internal/events"
 	"github.com/carrel-dev/carrel/internal/filerun"
 	"github.com/carrel-dev/carrel/internal/files"

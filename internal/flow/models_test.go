@@ -13,8 +13,8 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/base/redact"
+	"github.com/carrel-dev/carrel/internal/egress/egressconf"
 	"github.com/carrel-dev/carrel/internal/egress/endpoints"
-	"github.com/carrel-dev/carrel/internal/egressconf"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/state/audit"

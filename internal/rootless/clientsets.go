@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/carrel-dev/carrel/internal/egressconf"
+	"github.com/carrel-dev/carrel/internal/egress/egressconf"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 

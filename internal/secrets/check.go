@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
-	"github.com/carrel-dev/carrel/internal/egressconf"
+	"github.com/carrel-dev/carrel/internal/egress/egressconf"
 	"github.com/carrel-dev/carrel/internal/spec/httprule"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )

@@ -84,7 +84,7 @@ var binaries = []struct {
 			{own + "internal/spec/budget", "what a request to one has used"},
 			{own + "internal/base/redact", "secrets that never print"},
 			{own + "internal/wire/egressapi", "its messages"},
-			{own + "internal/proxy", "the protocols"},
+			{own + "internal/egress/proxy", "the protocols"},
 			{own + "internal/spec/netrule", "the rules"},
 			{own + "internal/spec/httprule", "which requests they are for"},
 			{own + "internal/base/bucket", "the pace of queries"},

@@ -23,7 +23,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/egressconf"
+	"github.com/carrel-dev/carrel/internal/egress/egressconf"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 

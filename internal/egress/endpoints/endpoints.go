@@ -12,8 +12,8 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/egress"
+	"github.com/carrel-dev/carrel/internal/egress/egressconf"
 	"github.com/carrel-dev/carrel/internal/egress/model"
-	"github.com/carrel-dev/carrel/internal/egressconf"
 	"github.com/carrel-dev/carrel/internal/spec/budget"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 	"github.com/carrel-dev/carrel/internal/wire/egressapi"

@@ -1,7 +1,7 @@
 package keeper
 
 import (
-	"github.com/carrel-dev/carrel/internal/egressconf"
+	"github.com/carrel-dev/carrel/internal/egress/egressconf"
 	"github.com/carrel-dev/carrel/internal/wire/egressapi"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/egress/egressconf"
 	"github.com/carrel-dev/carrel/internal/egress/ways"
-	"github.com/carrel-dev/carrel/internal/egressconf"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 

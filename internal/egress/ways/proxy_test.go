@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
+	"github.com/carrel-dev/carrel/internal/egress/egressconf"
 	"github.com/carrel-dev/carrel/internal/egress/ways"
-	"github.com/carrel-dev/carrel/internal/egressconf"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 	"github.com/carrel-dev/carrel/test/nameserver"
 )

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carrel-dev/carrel/internal/egress/egressconf"
 	"github.com/carrel-dev/carrel/internal/egress/ways"
-	"github.com/carrel-dev/carrel/internal/egressconf"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 

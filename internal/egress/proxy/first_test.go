@@ -9,7 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/proxy"
+	"github.com/carrel-dev/carrel/internal/egress/proxy"
 )
 
 func TestDetect(t *testing.T) {

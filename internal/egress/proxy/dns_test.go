@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/net/dns/dnsmessage"
 
-	"github.com/carrel-dev/carrel/internal/proxy"
+	"github.com/carrel-dev/carrel/internal/egress/proxy"
 )
 
 var stand = netip.MustParseAddr("198.18.7.9")

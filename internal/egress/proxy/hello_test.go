@@ -13,7 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/proxy"
+	"github.com/carrel-dev/carrel/internal/egress/proxy"
 )
 
 // sink is a connection that keeps what is written, and ends when it is read.
