@@ -34,7 +34,7 @@ WHOLE     := $(patsubst %,./%/...,$(wildcard test/script test/root test/crash te
 TWICE     := daemon|boundary/executor
 # The longest comes first.
 RACE      := ./internal/flow ./internal/api/... ./internal/archive/... ./internal/state/audit ./internal/authn ./internal/boundary/broker ./internal/cli ./internal/daemon ./internal/egress/... \
-             ./internal/e2b ./internal/boundary/executor ./internal/asking ./internal/gate ./internal/wire/jsonrpc ./internal/linux/pollfd ./internal/boundary/runtime/... ./internal/state/store ./sdk/go \
+             ./internal/e2b ./internal/boundary/executor ./internal/service/asking ./internal/gate ./internal/wire/jsonrpc ./internal/linux/pollfd ./internal/boundary/runtime/... ./internal/state/store ./sdk/go \
              ./internal/agent ./internal/fleet ./internal/jobs ./internal/llm/... ./internal/steps
 # Of those, as they are shipped: what repeats for an ordinary user all that ran under the race
 # detector, and what goes over every byte of a file, or every lie of a corpus, in one goroutine.

@@ -42,13 +42,13 @@ var guards = []guard{
 		"(*" + module + "/internal/state/audit.Log).Append", "(*" + module + "/internal/state/audit.Log).AppendAsync",
 		"(*" + module + "/internal/state/audit.Shared).Append", "(*" + module + "/internal/state/audit.Shared).AppendAsync",
 		"(" + module + "/internal/state/record.Recorder).Append", "(" + module + "/internal/state/record.Recorder).AppendAsync",
-	}, in("internal/state/audit", "internal/state/record", "internal/auditing")},
+	}, in("internal/state/audit", "internal/state/record", "internal/service/auditing")},
 	{[]string{
 		"(*" + module + "/internal/state/record.Writer).Append", "(*" + module + "/internal/state/record.Of).Append",
 		"(*" + module + "/internal/state/record.Of).AppendAsync",
-	}, in("internal/gate", "internal/asking", "internal/tokens", "internal/auditing", "internal/upkeep", "internal/single")},
-	{[]string{"(*" + module + "/internal/state/secret.Sealer).Unseal"}, in("internal/secrets", "internal/flow")},
-	{[]string{"(*" + module + "/internal/secrets.Secrets).Held"}, in("internal/flow", "internal/lifecycle", "internal/egress/ways")},
+	}, in("internal/gate", "internal/service/asking", "internal/service/tokens", "internal/service/auditing", "internal/service/upkeep", "internal/service/single")},
+	{[]string{"(*" + module + "/internal/state/secret.Sealer).Unseal"}, in("internal/service/secrets", "internal/flow")},
+	{[]string{"(*" + module + "/internal/service/secrets.Secrets).Held"}, in("internal/flow", "internal/service/lifecycle", "internal/egress/ways")},
 	{[]string{
 		module + "/internal/boundary/runtime/namespace.New", module + "/internal/state/audit.Open", module + "/internal/state/audit.OpenShared",
 	}, in("internal/daemon", "internal/rootless")},
@@ -136,7 +136,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 	"github.com/carrel-dev/carrel/internal/boundary/runtime/namespace"
 	"github.com/carrel-dev/carrel/internal/state/secret"
-	"github.com/carrel-dev/carrel/internal/secrets"
+	"github.com/carrel-dev/carrel/internal/service/secrets"
 )
 
 type hidden struct{ *audit.Log }

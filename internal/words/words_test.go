@@ -174,7 +174,7 @@ func TestEveryKeyIsUsed(t *testing.T) {
 // What is taken for a text of the daemon is one: its source has it.
 func TestKnown(t *testing.T) {
 	var source strings.Builder
-	for _, dir := range []string{"internal/turns", "internal/asking", "internal/spec/operation", "internal/tasks", "internal/agent", "internal/llm", "internal/gate/judge", "internal/lifecycle", "internal/state/store", "internal/spec/approval", "internal/steps"} {
+	for _, dir := range []string{"internal/turns", "internal/service/asking", "internal/spec/operation", "internal/tasks", "internal/agent", "internal/llm", "internal/gate/judge", "internal/service/lifecycle", "internal/state/store", "internal/spec/approval", "internal/steps"} {
 		all, _ := filepath.Glob("../../" + dir + "/*.go")
 		for _, f := range all {
 			b, err := os.ReadFile(f)
