@@ -33,12 +33,12 @@ WHOLE     := $(patsubst %,./%/...,$(wildcard test/script test/root test/crash te
 # race detector alone: the broker runs as it is shipped in the guests, and with whole carrels.
 TWICE     := daemon|boundary/executor
 # The longest comes first.
-RACE      := ./internal/flow ./internal/api/... ./internal/archive/... ./internal/state/audit ./internal/authn ./internal/boundary/broker ./internal/cli ./internal/daemon ./internal/egress/... \
+RACE      := ./internal/flow ./internal/api/... ./internal/files/archive/... ./internal/state/audit ./internal/authn ./internal/boundary/broker ./internal/cli ./internal/daemon ./internal/egress/... \
              ./internal/e2b ./internal/boundary/executor ./internal/service/asking ./internal/gate ./internal/wire/jsonrpc ./internal/linux/pollfd ./internal/boundary/runtime/... ./internal/state/store ./sdk/go \
              ./internal/agent ./internal/fleet ./internal/jobs ./internal/llm/... ./internal/steps
 # Of those, as they are shipped: what repeats for an ordinary user all that ran under the race
 # detector, and what goes over every byte of a file, or every lie of a corpus, in one goroutine.
-SHIPPED   := '^(TestAsOrdinaryUser|TestAsWrittenOnEveryByte|TestReadFindsItsPlace|TestLies)$$' ./internal/archive ./internal/state/audit \
+SHIPPED   := '^(TestAsOrdinaryUser|TestAsWrittenOnEveryByte|TestReadFindsItsPlace|TestLies)$$' ./internal/files/archive ./internal/state/audit \
              ./internal/flow
 
 .PHONY: help build test test-root soak test-vm test-units fuzz policy-report lint generate breaking baseline wheel tidy-check bench bench-quick demo tour man share install packages uninstall clean

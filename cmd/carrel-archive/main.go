@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/archive"
 	"github.com/carrel-dev/carrel/internal/base/build"
-	"github.com/carrel-dev/carrel/internal/fileprog"
+	"github.com/carrel-dev/carrel/internal/files/archive"
+	"github.com/carrel-dev/carrel/internal/files/fileprog"
 	"github.com/carrel-dev/carrel/internal/wire/bridge"
 )
 

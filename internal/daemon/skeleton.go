@@ -13,7 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/archive"
+	"github.com/carrel-dev/carrel/internal/files/archive"
 )
 
 // skeleton is the initial content of the homes of a profile: the files of a directory, and a

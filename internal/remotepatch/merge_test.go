@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/patch"
+	"github.com/carrel-dev/carrel/internal/files/patch"
 	"github.com/carrel-dev/carrel/internal/remotepatch"
 )
 

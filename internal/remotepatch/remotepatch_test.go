@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/patch"
+	"github.com/carrel-dev/carrel/internal/files/patch"
 	"github.com/carrel-dev/carrel/internal/remotepatch"
 )
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/carrel-dev/carrel/internal/patch"
+	"github.com/carrel-dev/carrel/internal/files/patch"
 )
 
 // What is kept of changes that are not made yet: how many, and the bytes of their files together.

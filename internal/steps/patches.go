@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
-	"github.com/carrel-dev/carrel/internal/patch"
+	"github.com/carrel-dev/carrel/internal/files/patch"
 )
 
 // Patches changes files on this machine, as the caller's own user.

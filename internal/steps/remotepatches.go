@@ -10,8 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
+	"github.com/carrel-dev/carrel/internal/files/patch"
 	"github.com/carrel-dev/carrel/internal/fleet"
-	"github.com/carrel-dev/carrel/internal/patch"
 	"github.com/carrel-dev/carrel/internal/remotepatch"
 )
 

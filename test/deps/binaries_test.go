@@ -152,14 +152,14 @@ var binaries = []struct {
 	{
 		"cmd/carrel-archive",
 		[]deps.Rule{
-			{own + "internal/archive", "itself"},
-			{own + "internal/archive/tarfmt", "the format of its stream"},
+			{own + "internal/files/archive", "itself"},
+			{own + "internal/files/archive/tarfmt", "the format of its stream"},
 			{own + "internal/wire/bridge", "joins an agent to carrel's tools"},
-			{own + "internal/fileprog", "works on files"},
+			{own + "internal/files/fileprog", "works on files"},
 			{own + "internal/wire/fileapi", "the messages of that"},
 			{own + "internal/linux/filetree", "files and trees by descriptors, and the tar stream of cp"},
 			{own + "internal/linux/removal", "removes trees"},
-			{own + "internal/patch", "makes the changes to files of plans, as on a host"},
+			{own + "internal/files/patch", "makes the changes to files of plans, as on a host"},
 			{own + "internal/base/strictjson", "reads the journals of such changes"},
 			{own + "internal/base/crashpoint", "empty calls where tests of another build end the process"},
 			{own + "internal/base/build", "says which release it is"},
