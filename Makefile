@@ -35,7 +35,7 @@ TWICE     := daemon|boundary/executor
 # The longest comes first.
 RACE      := ./internal/flow ./internal/api/... ./internal/files/archive/... ./internal/state/audit ./internal/authn ./internal/boundary/broker ./internal/cli ./internal/daemon ./internal/egress/... \
              ./internal/e2b ./internal/boundary/executor ./internal/service/asking ./internal/gate ./internal/wire/jsonrpc ./internal/linux/pollfd ./internal/boundary/runtime/... ./internal/state/store ./sdk/go \
-             ./internal/agent ./internal/fleet ./internal/jobs ./internal/llm/... ./internal/steps
+             ./internal/agent/agent ./internal/agent/hosts/fleet ./internal/agent/hosts/jobs ./internal/agent/llm/... ./internal/agent/hosts/steps
 # Of those, as they are shipped: what repeats for an ordinary user all that ran under the race
 # detector, and what goes over every byte of a file, or every lie of a corpus, in one goroutine.
 SHIPPED   := '^(TestAsOrdinaryUser|TestAsWrittenOnEveryByte|TestReadFindsItsPlace|TestLies)$$' ./internal/files/archive ./internal/state/audit \

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/carrel-dev/carrel/internal/agent"
+	"github.com/carrel-dev/carrel/internal/agent/agent"
 	"github.com/carrel-dev/carrel/internal/base/build"
 )
 

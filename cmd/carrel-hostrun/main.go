@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/carrel-dev/carrel/internal/agent/hosts/jobs"
 	"github.com/carrel-dev/carrel/internal/base/build"
 	"github.com/carrel-dev/carrel/internal/boundary/hostrun"
-	"github.com/carrel-dev/carrel/internal/jobs"
 )
 
 func init() {

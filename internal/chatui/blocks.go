@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/carrel-dev/carrel/internal/agent/words"
 	"github.com/carrel-dev/carrel/internal/base/cells"
-	"github.com/carrel-dev/carrel/internal/words"
 )
 
 // Styles, as SGR of ECMA-48. The renderer removes colours for a terminal without them.

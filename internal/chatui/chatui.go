@@ -16,7 +16,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"github.com/carrel-dev/carrel/internal/words"
+	"github.com/carrel-dev/carrel/internal/agent/words"
 )
 
 // Session is a chat with an agent. Prepare, Ask, Command and Shell are called one at a time; Answer and Complete at any time.

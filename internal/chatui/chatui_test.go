@@ -14,8 +14,8 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
+	"github.com/carrel-dev/carrel/internal/agent/words"
 	"github.com/carrel-dev/carrel/internal/chatui"
-	"github.com/carrel-dev/carrel/internal/words"
 	"github.com/carrel-dev/carrel/test/leaks"
 )
 

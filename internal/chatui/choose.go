@@ -6,7 +6,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"github.com/carrel-dev/carrel/internal/words"
+	"github.com/carrel-dev/carrel/internal/agent/words"
 )
 
 // choice is how far the person is with the files of a change.

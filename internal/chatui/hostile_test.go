@@ -8,8 +8,8 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"pgregory.net/rapid"
 
+	"github.com/carrel-dev/carrel/internal/agent/words"
 	"github.com/carrel-dev/carrel/internal/chatui"
-	"github.com/carrel-dev/carrel/internal/words"
 )
 
 // Whatever a model, a plan, a program or a paste says, no line has anything but characters and styles, and at every size the

@@ -7,7 +7,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
-	"github.com/carrel-dev/carrel/internal/words"
+	"github.com/carrel-dev/carrel/internal/agent/words"
 )
 
 // Commands are the words that a line for carrel begins with.

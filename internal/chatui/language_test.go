@@ -8,9 +8,9 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
+	"github.com/carrel-dev/carrel/internal/agent/words"
 	"github.com/carrel-dev/carrel/internal/base/cells"
 	"github.com/carrel-dev/carrel/internal/chatui"
-	"github.com/carrel-dev/carrel/internal/words"
 )
 
 // In Chinese, of which each character takes two cells, no line is wider than the window: a plan, its question with all of its keys, the

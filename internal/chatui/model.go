@@ -9,7 +9,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"github.com/carrel-dev/carrel/internal/words"
+	"github.com/carrel-dev/carrel/internal/agent/words"
 )
 
 // Grace is how long a new question takes no answer: what was typed before it was seen does not answer it.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carrel-dev/carrel/internal/agent/words"
 	"github.com/carrel-dev/carrel/internal/chatui"
-	"github.com/carrel-dev/carrel/internal/words"
 	"github.com/carrel-dev/carrel/test/ptytest"
 )
 

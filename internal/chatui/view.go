@@ -7,8 +7,8 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"github.com/carrel-dev/carrel/internal/agent/words"
 	"github.com/carrel-dev/carrel/internal/base/cells"
-	"github.com/carrel-dev/carrel/internal/words"
 )
 
 // View implements tea.Model. The alternate screen is used: what was said is drawn anew at every size, and a question can be

@@ -16,12 +16,12 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/agent/sessions"
+	"github.com/carrel-dev/carrel/internal/agent/words"
 	"github.com/carrel-dev/carrel/internal/base/build"
 	"github.com/carrel-dev/carrel/internal/editor"
-	"github.com/carrel-dev/carrel/internal/sessions"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
-	"github.com/carrel-dev/carrel/internal/words"
 )
 
 // editorRisk is up to which risk a plan may be approved in the editor: what deletes, takes other rights or ends services has more.

@@ -11,9 +11,9 @@ import (
 	"github.com/containerd/errdefs"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/agent/sessions"
 	"github.com/carrel-dev/carrel/internal/editor"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
-	"github.com/carrel-dev/carrel/internal/sessions"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 

@@ -9,11 +9,11 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/agent/hosts/steps"
+	"github.com/carrel-dev/carrel/internal/agent/vitals"
+	"github.com/carrel-dev/carrel/internal/agent/words"
 	"github.com/carrel-dev/carrel/internal/attend"
 	"github.com/carrel-dev/carrel/internal/spec/tools"
-	"github.com/carrel-dev/carrel/internal/steps"
-	"github.com/carrel-dev/carrel/internal/vitals"
-	"github.com/carrel-dev/carrel/internal/words"
 )
 
 func (a *app) agentCommand() *cobra.Command {

@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
-	"github.com/carrel-dev/carrel/internal/linuxagent"
+	"github.com/carrel-dev/carrel/internal/agent/linuxagent"
 )
 
 func (a *app) agentImportCommand() *cobra.Command {

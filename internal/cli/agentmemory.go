@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/memory"
+	"github.com/carrel-dev/carrel/internal/agent/memory"
+	"github.com/carrel-dev/carrel/internal/agent/words"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
-	"github.com/carrel-dev/carrel/internal/words"
 )
 
 // memoryFile is where the notes for the agent are kept, in the user's configuration directory.

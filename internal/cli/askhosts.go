@@ -16,10 +16,10 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/agent/hosts/steps"
 	"github.com/carrel-dev/carrel/internal/base/fanout"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
-	"github.com/carrel-dev/carrel/internal/steps"
 )
 
 // inventoryName is the file of remote hosts in the user's configuration directory.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/carrel-dev/carrel/internal/settings"
+	"github.com/carrel-dev/carrel/internal/agent/settings"
 )
 
 // The protocols that an agent's program speaks: carrel's own, and one that others made.

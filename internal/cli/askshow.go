@@ -10,7 +10,7 @@ import (
 	"time"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/words"
+	"github.com/carrel-dev/carrel/internal/agent/words"
 )
 
 // planShown is the body of a message of kind plan.

@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/words"
+	"github.com/carrel-dev/carrel/internal/agent/words"
 )
 
 // teller shows a person what happens in a turn, and asks them. Its methods may be called from several goroutines.

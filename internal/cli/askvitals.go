@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/settings"
-	"github.com/carrel-dev/carrel/internal/steps"
-	"github.com/carrel-dev/carrel/internal/vitals"
+	"github.com/carrel-dev/carrel/internal/agent/hosts/steps"
+	"github.com/carrel-dev/carrel/internal/agent/settings"
+	"github.com/carrel-dev/carrel/internal/agent/vitals"
 )
 
 const (

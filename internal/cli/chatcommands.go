@@ -16,9 +16,9 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/carrel-dev/carrel/internal/agent/hosts/steps"
+	"github.com/carrel-dev/carrel/internal/agent/words"
 	"github.com/carrel-dev/carrel/internal/base/cells"
-	"github.com/carrel-dev/carrel/internal/steps"
-	"github.com/carrel-dev/carrel/internal/words"
 )
 
 // command carries out a line of a chat that begins with a slash, in both modes, and returns what there is to say.

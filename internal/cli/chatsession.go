@@ -12,9 +12,9 @@ import (
 	"github.com/containerd/errdefs"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/agent/words"
 	"github.com/carrel-dev/carrel/internal/chatui"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
-	"github.com/carrel-dev/carrel/internal/words"
 )
 
 // chatSession gives package chatui an asker, and shows its turns as events.

@@ -21,11 +21,11 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"github.com/carrel-dev/carrel/internal/agent/words"
 	"github.com/carrel-dev/carrel/internal/attend"
 	"github.com/carrel-dev/carrel/internal/base/build"
 	"github.com/carrel-dev/carrel/internal/base/fault"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
-	"github.com/carrel-dev/carrel/internal/words"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 

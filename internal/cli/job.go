@@ -10,11 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carrel-dev/carrel/internal/agent/hosts/jobs"
+	"github.com/carrel-dev/carrel/internal/agent/hosts/steps"
 	"github.com/carrel-dev/carrel/internal/attend"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/jobs"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
-	"github.com/carrel-dev/carrel/internal/steps"
 )
 
 // openJobs opens the background jobs of the calling user, in their state directory.

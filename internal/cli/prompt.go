@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/agent/words"
 	"github.com/carrel-dev/carrel/internal/attend"
 	"github.com/carrel-dev/carrel/internal/base/cells"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
-	"github.com/carrel-dev/carrel/internal/words"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 

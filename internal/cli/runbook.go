@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
-	"github.com/carrel-dev/carrel/internal/runbooks"
+	"github.com/carrel-dev/carrel/internal/agent/runbooks"
 )
 
 // runbooksDir is the default of runbooks.dir in the daemon's configuration.

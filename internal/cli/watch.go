@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/agent/words"
 	"github.com/carrel-dev/carrel/internal/watch"
-	"github.com/carrel-dev/carrel/internal/words"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 

@@ -23,6 +23,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/agent/runbooks"
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/base/build"
@@ -40,7 +41,6 @@ import (
 	"github.com/carrel-dev/carrel/internal/linux/room"
 	"github.com/carrel-dev/carrel/internal/policy/policy"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
-	"github.com/carrel-dev/carrel/internal/runbooks"
 	"github.com/carrel-dev/carrel/internal/service/archiver"
 	"github.com/carrel-dev/carrel/internal/service/auditing"
 	"github.com/carrel-dev/carrel/internal/service/lifecycle"

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/carrel-dev/carrel/internal/agent/runbooks"
 	"github.com/carrel-dev/carrel/internal/policy/policy"
-	"github.com/carrel-dev/carrel/internal/runbooks"
 	"github.com/carrel-dev/carrel/internal/state/config"
 )
 

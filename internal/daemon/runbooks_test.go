@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carrel-dev/carrel/internal/agent/runbooks"
 	"github.com/carrel-dev/carrel/internal/daemon"
 	"github.com/carrel-dev/carrel/internal/policy/policy"
-	"github.com/carrel-dev/carrel/internal/runbooks"
 )
 
 // An administrator's runbooks stand beside carrel's. One that is not usable, or says wrongly that a step only reads, is left

@@ -12,6 +12,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/carrel-dev/carrel/internal/agent/runbooks"
+	"github.com/carrel-dev/carrel/internal/agent/tasks"
+	"github.com/carrel-dev/carrel/internal/agent/turns"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
@@ -21,7 +24,6 @@ import (
 	"github.com/carrel-dev/carrel/internal/gate/judge"
 	"github.com/carrel-dev/carrel/internal/linux/room"
 	"github.com/carrel-dev/carrel/internal/policy/policy"
-	"github.com/carrel-dev/carrel/internal/runbooks"
 	"github.com/carrel-dev/carrel/internal/service/archiver"
 	"github.com/carrel-dev/carrel/internal/service/archives"
 	"github.com/carrel-dev/carrel/internal/service/asking"
@@ -44,8 +46,6 @@ import (
 	"github.com/carrel-dev/carrel/internal/state/record"
 	"github.com/carrel-dev/carrel/internal/state/secret"
 	"github.com/carrel-dev/carrel/internal/state/store"
-	"github.com/carrel-dev/carrel/internal/tasks"
-	"github.com/carrel-dev/carrel/internal/turns"
 )
 
 // Config holds the dependencies of New. Runtimes, Store, Audit, Prefix, Limits and Log are

@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/carrel-dev/carrel/internal/agent/tasks"
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/base/redact"
@@ -38,7 +39,6 @@ import (
 	"github.com/carrel-dev/carrel/internal/state/secret"
 	"github.com/carrel-dev/carrel/internal/state/store"
 	_ "github.com/carrel-dev/carrel/internal/state/store/sqlite"
-	"github.com/carrel-dev/carrel/internal/tasks"
 	"github.com/carrel-dev/carrel/internal/wire/execapi"
 	"github.com/carrel-dev/carrel/test/leaks"
 )

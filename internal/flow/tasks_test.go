@@ -12,11 +12,11 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/agent/tasks"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/state/audit"
-	"github.com/carrel-dev/carrel/internal/tasks"
 )
 
 // taskHouse is a house whose tasks have a program, and patience with it that a test can outlast.

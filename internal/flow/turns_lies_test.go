@@ -14,13 +14,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/agent"
+	"github.com/carrel-dev/carrel/internal/agent/agent"
+	"github.com/carrel-dev/carrel/internal/agent/hosts/steps"
+	"github.com/carrel-dev/carrel/internal/agent/llm"
 	"github.com/carrel-dev/carrel/internal/base/strictjson"
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
-	"github.com/carrel-dev/carrel/internal/llm"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
-	"github.com/carrel-dev/carrel/internal/steps"
 	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/agent"
+	"github.com/carrel-dev/carrel/internal/agent/agent"
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"

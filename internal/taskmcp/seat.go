@@ -7,9 +7,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/agent/seat"
+	"github.com/carrel-dev/carrel/internal/agent/tasks"
 	"github.com/carrel-dev/carrel/internal/mcp"
-	"github.com/carrel-dev/carrel/internal/seat"
-	"github.com/carrel-dev/carrel/internal/tasks"
 )
 
 // seatTools are the tools of an agent in the place of carrel's own.

@@ -10,10 +10,10 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/agent/tasks"
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/base/bucket"
 	"github.com/carrel-dev/carrel/internal/mcp"
-	"github.com/carrel-dev/carrel/internal/tasks"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 

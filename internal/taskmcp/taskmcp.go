@@ -23,13 +23,13 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/agent/tasks"
 	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 	"github.com/carrel-dev/carrel/internal/spec/permit"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
-	"github.com/carrel-dev/carrel/internal/tasks"
 	"github.com/carrel-dev/carrel/internal/wire/execapi"
 	"github.com/carrel-dev/carrel/internal/wire/fileapi"
 )

@@ -118,7 +118,7 @@ var binaries = []struct {
 		"cmd/carrel-hostrun",
 		[]deps.Rule{
 			{own + "internal/boundary/hostrun", "itself: it supervises a command"},
-			{own + "internal/jobs", "itself: it supervises a job"},
+			{own + "internal/agent/hosts/jobs", "itself: it supervises a job"},
 			{own + "internal/base/build", "names its process"},
 			{own + "internal/base/crashpoint", "empty calls where tests of another build end the process"},
 			{own + "internal/base/fanout", "what the form of a workspace has"},

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/plan"
+	"github.com/carrel-dev/carrel/internal/agent/plan"
 )
 
 // nonsense has a model that others made answer in the place of a scripted one. It is held to the forms of answers, one after the
