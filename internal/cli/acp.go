@@ -19,9 +19,9 @@ import (
 	"github.com/carrel-dev/carrel/internal/agent/sessions"
 	"github.com/carrel-dev/carrel/internal/agent/words"
 	"github.com/carrel-dev/carrel/internal/base/build"
-	"github.com/carrel-dev/carrel/internal/editor"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
+	"github.com/carrel-dev/carrel/internal/surface/editor"
 )
 
 // editorRisk is up to which risk a plan may be approved in the editor: what deletes, takes other rights or ends services has more.

@@ -12,9 +12,9 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/agent/sessions"
-	"github.com/carrel-dev/carrel/internal/editor"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	"github.com/carrel-dev/carrel/internal/surface/editor"
 )
 
 // maxReplayed is how many turns of a session are told to an editor again, the newest.

@@ -16,10 +16,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/api"
-	"github.com/carrel-dev/carrel/internal/api/apitest"
 	"github.com/carrel-dev/carrel/internal/cli"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/surface/api"
+	"github.com/carrel-dev/carrel/internal/surface/api/apitest"
 	"github.com/carrel-dev/carrel/internal/wire/execapi"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )

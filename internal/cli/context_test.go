@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/api"
-	"github.com/carrel-dev/carrel/internal/api/apitest"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/surface/api"
+	"github.com/carrel-dev/carrel/internal/surface/api/apitest"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/build"
-	"github.com/carrel-dev/carrel/internal/mcp"
+	"github.com/carrel-dev/carrel/internal/surface/mcp"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 

@@ -17,11 +17,11 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/api"
-	"github.com/carrel-dev/carrel/internal/api/apitest"
 	"github.com/carrel-dev/carrel/internal/cli"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/surface/api"
+	"github.com/carrel-dev/carrel/internal/surface/api/apitest"
 	"github.com/carrel-dev/carrel/internal/wire/execapi"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 	"github.com/carrel-dev/carrel/test/ptytest"

@@ -24,15 +24,12 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/agent/runbooks"
-	"github.com/carrel-dev/carrel/internal/api"
-	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/base/build"
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/base/startup"
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 	"github.com/carrel-dev/carrel/internal/boundary/runtime/namespace"
-	"github.com/carrel-dev/carrel/internal/e2b"
 	"github.com/carrel-dev/carrel/internal/egress/keeper"
 	"github.com/carrel-dev/carrel/internal/egress/ways"
 	"github.com/carrel-dev/carrel/internal/flow"
@@ -54,7 +51,10 @@ import (
 	"github.com/carrel-dev/carrel/internal/state/secret"
 	"github.com/carrel-dev/carrel/internal/state/store"
 	_ "github.com/carrel-dev/carrel/internal/state/store/sqlite" // it opens the database
-	"github.com/carrel-dev/carrel/internal/taskmcp"
+	"github.com/carrel-dev/carrel/internal/surface/api"
+	"github.com/carrel-dev/carrel/internal/surface/authn"
+	"github.com/carrel-dev/carrel/internal/surface/e2b"
+	"github.com/carrel-dev/carrel/internal/surface/taskmcp"
 	"github.com/carrel-dev/carrel/internal/wire/egressapi"
 )
 

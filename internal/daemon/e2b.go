@@ -11,10 +11,10 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/api"
-	"github.com/carrel-dev/carrel/internal/e2b"
 	"github.com/carrel-dev/carrel/internal/linux/cert"
 	"github.com/carrel-dev/carrel/internal/state/config"
+	"github.com/carrel-dev/carrel/internal/surface/api"
+	"github.com/carrel-dev/carrel/internal/surface/e2b"
 )
 
 // e2bListener is where workspaces are served to programs of E2B.

@@ -19,7 +19,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/carrel-dev/carrel/internal/agent/tasks"
-	"github.com/carrel-dev/carrel/internal/api"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
@@ -39,6 +38,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/state/secret"
 	"github.com/carrel-dev/carrel/internal/state/store"
 	_ "github.com/carrel-dev/carrel/internal/state/store/sqlite"
+	"github.com/carrel-dev/carrel/internal/surface/api"
 	"github.com/carrel-dev/carrel/internal/wire/execapi"
 	"github.com/carrel-dev/carrel/test/leaks"
 )

@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/api/apitest"
+	"github.com/carrel-dev/carrel/internal/surface/api/apitest"
 )
 
 // Files arrive whole or not at all by every transport, and why a reader failed is the error.

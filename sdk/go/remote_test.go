@@ -17,12 +17,12 @@ import (
 	"github.com/containerd/errdefs"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/api"
-	"github.com/carrel-dev/carrel/internal/api/apitest"
-	"github.com/carrel-dev/carrel/internal/authn"
 	"github.com/carrel-dev/carrel/internal/base/token"
 	"github.com/carrel-dev/carrel/internal/linux/cert"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/surface/api"
+	"github.com/carrel-dev/carrel/internal/surface/api/apitest"
+	"github.com/carrel-dev/carrel/internal/surface/authn"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 

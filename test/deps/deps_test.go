@@ -113,9 +113,9 @@ var tiers = []deps.Tier{
 
 	{Name: "internal/watch", Level: 5},
 	{Name: "internal/chatui", Level: 5},
-	{Name: "internal/editor", Level: 5},
+	{Name: "internal/surface/editor", Level: 5},
 	{Name: "internal/agent/linuxagent", Level: 5},
-	{Name: "internal/authn", Level: 5},
+	{Name: "internal/surface/authn", Level: 5},
 	{Name: "internal/state/telemetry", Level: 5},
 	{Name: "internal/state/config", Level: 5},
 	{Name: "internal/egress/ways", Level: 5, With: []string{"internal/state/config"}},
@@ -139,18 +139,18 @@ var tiers = []deps.Tier{
 		"internal/service/archives", "internal/service/asking", "internal/service/auditing", "internal/service/commands", "internal/service/events", "internal/service/files", "internal/gate", "internal/service/lifecycle", "internal/service/models", "internal/service/ports", "internal/service/secrets", "internal/agent/tasks", "internal/service/tokens",
 		"internal/agent/turns", "internal/service/upkeep",
 	}},
-	{Name: "internal/api", Level: 5, With: []string{"internal/authn"}},
-	{Name: "internal/e2b", Level: 5, With: []string{"internal/api", "internal/authn"}},
-	{Name: "internal/taskmcp", Level: 5, With: []string{"internal/api", "internal/mcp", "internal/agent/tasks"}},
+	{Name: "internal/surface/api", Level: 5, With: []string{"internal/surface/authn"}},
+	{Name: "internal/surface/e2b", Level: 5, With: []string{"internal/surface/api", "internal/surface/authn"}},
+	{Name: "internal/surface/taskmcp", Level: 5, With: []string{"internal/surface/api", "internal/surface/mcp", "internal/agent/tasks"}},
 	{Name: "internal/daemon", Level: 5, With: []string{
-		"internal/api", "internal/service/auditing", "internal/authn", "internal/state/config", "internal/e2b", "internal/egress/ways", "internal/flow", "internal/gate", "internal/service/lifecycle", "internal/rootless", "internal/taskmcp", "internal/state/telemetry",
+		"internal/surface/api", "internal/service/auditing", "internal/surface/authn", "internal/state/config", "internal/surface/e2b", "internal/egress/ways", "internal/flow", "internal/gate", "internal/service/lifecycle", "internal/rootless", "internal/surface/taskmcp", "internal/state/telemetry",
 	}},
 	{Name: "internal/rootless", Level: 5, With: []string{"internal/service/asking", "internal/state/config", "internal/gate", "internal/service/single"}},
 	{Name: "internal/front", Level: 5, With: []string{"internal/rootless"}},
-	{Name: "internal/mcp", Level: 5},
+	{Name: "internal/surface/mcp", Level: 5},
 	{Name: "internal/agent/agent", Level: 5},
 	{Name: "internal/agent/hosts/steps", Level: 5},
-	{Name: "internal/cli", Level: 5, With: []string{"internal/chatui", "internal/editor", "internal/front", "internal/agent/linuxagent", "internal/mcp", "internal/rootless", "internal/agent/hosts/steps", "internal/watch"}},
+	{Name: "internal/cli", Level: 5, With: []string{"internal/chatui", "internal/surface/editor", "internal/front", "internal/agent/linuxagent", "internal/surface/mcp", "internal/rootless", "internal/agent/hosts/steps", "internal/watch"}},
 }
 
 // privileged is what both processes with rights of their own may link.
@@ -255,7 +255,7 @@ func TestClientsLinkNoServer(t *testing.T) {
 		linked := g.Linked(deps.Module + "/" + root)
 		for _, p := range []string{
 			"internal/gate", "internal/state/store", "internal/state/audit", "internal/boundary/runtime/namespace",
-			"internal/boundary/broker", "internal/boundary/executor", "internal/daemon", "internal/api",
+			"internal/boundary/broker", "internal/boundary/executor", "internal/daemon", "internal/surface/api",
 		} {
 			if _, ok := g[deps.Module+"/"+p]; !ok {
 				t.Errorf("%s is not there", p)
@@ -421,7 +421,7 @@ func TestPlanted(t *testing.T) {
 	t.Run("tiers", func(t *testing.T) {
 		for want, g := range map[string]deps.Graph{
 			"internal/base/id (tier 0) imports internal/gate (tier 5)":                            {own + "internal/base/id": {Imports: []string{own + "internal/gate"}}},
-			"internal/gate (tier 5) imports internal/api (tier 5)":                                {own + "internal/gate": {Imports: []string{own + "internal/api"}}},
+			"internal/gate (tier 5) imports internal/surface/api (tier 5)":                        {own + "internal/gate": {Imports: []string{own + "internal/surface/api"}}},
 			"internal/boundary/sandbox/launch (tier 3) imports internal/boundary/broker (tier 4)": {own + "internal/boundary/sandbox/launch": {Imports: []string{own + "internal/boundary/broker"}}},
 			own + "internal/handy: stands in no tier":                                             {own + "internal/handy": {}},
 			"internal/state/store (tier 2) imports internal/wire/jsonrpc (tier 3)":                {own + "internal/state/store": {Imports: []string{own + "internal/wire/jsonrpc"}}},

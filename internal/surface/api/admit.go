@@ -1,0 +1,71 @@
+package api
+
+import (
+	"context"
+	"net"
+	"net/http"
+
+	"github.com/carrel-dev/carrel/internal/surface/authn"
+)
+
+// Entry is how a request is admitted.
+type Entry struct {
+	// Enter returns a context with who calls; leave is for the end of the request.
+	Enter func(context.Context) (ctx context.Context, leave func(), err error)
+	// Refuse answers what is not admitted.
+	Refuse func(http.ResponseWriter, *http.Request, error)
+	// Stream: the exchange may last, so that its body has no deadline. Counted: it is counted with those of its caller.
+	Stream, Counted bool
+	Handler         http.Handler
+}
+
+// Admit serves a request, of this API or of another surface on a server of RemoteServer, within the bounds that all have.
+func (s *Server) Admit(w http.ResponseWriter, r *http.Request, e Entry) {
+	ctx, leave, err := e.Enter(r.Context())
+	if err != nil {
+		e.Refuse(w, r, err)
+		return
+	}
+	defer leave()
+	if f, remote := ctx.Value(farKey{}).(far); remote || r.TLS != nil {
+		over, err := s.acquaint(f, authn.FromContext(ctx))
+		if err != nil {
+			e.Refuse(w, r, err)
+			return
+		}
+		defer over()
+	}
+	if ctx != r.Context() {
+		defer endWith(ctx, http.NewResponseController(w))()
+		r = r.WithContext(ctx)
+	}
+	if e.Counted {
+		done, err := s.streams.enter(authn.FromContext(r.Context()))
+		if err != nil {
+			e.Refuse(w, r, err)
+			return
+		}
+		defer done()
+	}
+	at, err := s.places.take(r.Context(), authn.FromContext(r.Context()).Owner())
+	if err != nil {
+		e.Refuse(w, r, err)
+		return
+	}
+	defer at.give()
+	if e.Stream {
+		// A stream outlives the time limits, so a closing server must end it.
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		defer context.AfterFunc(s.closing, cancel)()
+		rc := http.NewResponseController(w)
+		r = r.WithContext(context.WithValue(ctx, streamKey{}, &exchanged{rc, at}))
+	} else if r, err = limitBody(w, r, s.opts.BodyTimeout); err != nil {
+		e.Refuse(w, r, err)
+		return
+	}
+	e.Handler.ServeHTTP(w, r)
+}
+
+// Taken counts out a connection that a handler has taken over from its server, and which has ended.
+func (s *Server) Taken(c net.Conn) { s.connState(c, http.StateClosed) }
