@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"github.com/carrel-dev/carrel/internal/front"
+	"github.com/carrel-dev/carrel/internal/cli/front"
 )
 
 func main() { os.Exit(front.Run(os.Args)) }

@@ -12,7 +12,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/agent/hosts/steps"
 	"github.com/carrel-dev/carrel/internal/agent/vitals"
 	"github.com/carrel-dev/carrel/internal/agent/words"
-	"github.com/carrel-dev/carrel/internal/attend"
+	"github.com/carrel-dev/carrel/internal/cli/attend"
 	"github.com/carrel-dev/carrel/internal/spec/tools"
 )
 

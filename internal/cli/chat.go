@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carrel-dev/carrel/internal/agent/words"
-	"github.com/carrel-dev/carrel/internal/attend"
-	"github.com/carrel-dev/carrel/internal/chatui"
+	"github.com/carrel-dev/carrel/internal/cli/attend"
+	"github.com/carrel-dev/carrel/internal/cli/chatui"
 )
 
 func (a *app) chatCommand() *cobra.Command {

@@ -13,7 +13,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/agent/words"
-	"github.com/carrel-dev/carrel/internal/chatui"
+	"github.com/carrel-dev/carrel/internal/cli/chatui"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 )
 

@@ -12,8 +12,8 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/agent/hosts/jobs"
 	"github.com/carrel-dev/carrel/internal/agent/hosts/steps"
-	"github.com/carrel-dev/carrel/internal/attend"
 	"github.com/carrel-dev/carrel/internal/base/id"
+	"github.com/carrel-dev/carrel/internal/cli/attend"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 )
 

@@ -23,7 +23,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox/oom"
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox/sched"
-	"github.com/carrel-dev/carrel/internal/front"
+	"github.com/carrel-dev/carrel/internal/cli/front"
 	"github.com/carrel-dev/carrel/internal/linux/pidfd"
 	"github.com/carrel-dev/carrel/internal/linux/thread"
 )

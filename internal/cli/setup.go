@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
-	"github.com/carrel-dev/carrel/internal/front"
+	"github.com/carrel-dev/carrel/internal/cli/front"
 )
 
 func (a *app) setupCommand() *cobra.Command {

@@ -11,7 +11,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/agent/words"
-	"github.com/carrel-dev/carrel/internal/watch"
+	"github.com/carrel-dev/carrel/internal/cli/watch"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 

@@ -52,8 +52,8 @@ var binaries = []struct {
 	{
 		"cmd/carrel",
 		[]deps.Rule{
-			{own + "internal/front", "itself"},
-			{own + "internal/attend", "signals, texts and exit codes"},
+			{own + "internal/cli/front", "itself"},
+			{own + "internal/cli/attend", "signals, texts and exit codes"},
 			{own + "internal/wire/fdapi", "the channel"},
 			{own + "internal/wire/fdapi/client", "its client's end"},
 			{own + "internal/wire/jsonrpc", "the channel's framing"},

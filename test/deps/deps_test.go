@@ -77,7 +77,7 @@ var tiers = []deps.Tier{
 	{Name: "internal/linux/removal", Level: 3},
 	{Name: "internal/linux/logfile", Level: 3},
 	{Name: "internal/linux/relay", Level: 3, With: []string{"internal/linux/pollfd"}},
-	{Name: "internal/attend", Level: 3},
+	{Name: "internal/cli/attend", Level: 3},
 	{Name: "internal/linux/thread", Level: 3},
 	{Name: "internal/wire/webhook", Level: 3},
 	{Name: "internal/agent/llm", Level: 3},
@@ -111,8 +111,8 @@ var tiers = []deps.Tier{
 	{Name: "internal/service/archiver", Level: 4, With: []string{"internal/boundary/runtime"}},
 	{Name: "internal/service/filerun", Level: 4, With: []string{"internal/boundary/runtime"}},
 
-	{Name: "internal/watch", Level: 5},
-	{Name: "internal/chatui", Level: 5},
+	{Name: "internal/cli/watch", Level: 5},
+	{Name: "internal/cli/chatui", Level: 5},
 	{Name: "internal/surface/editor", Level: 5},
 	{Name: "internal/agent/linuxagent", Level: 5},
 	{Name: "internal/surface/authn", Level: 5},
@@ -146,11 +146,11 @@ var tiers = []deps.Tier{
 		"internal/surface/api", "internal/service/auditing", "internal/surface/authn", "internal/state/config", "internal/surface/e2b", "internal/egress/ways", "internal/flow", "internal/gate", "internal/service/lifecycle", "internal/rootless", "internal/surface/taskmcp", "internal/state/telemetry",
 	}},
 	{Name: "internal/rootless", Level: 5, With: []string{"internal/service/asking", "internal/state/config", "internal/gate", "internal/service/single"}},
-	{Name: "internal/front", Level: 5, With: []string{"internal/rootless"}},
+	{Name: "internal/cli/front", Level: 5, With: []string{"internal/rootless"}},
 	{Name: "internal/surface/mcp", Level: 5},
 	{Name: "internal/agent/agent", Level: 5},
 	{Name: "internal/agent/hosts/steps", Level: 5},
-	{Name: "internal/cli", Level: 5, With: []string{"internal/chatui", "internal/surface/editor", "internal/front", "internal/agent/linuxagent", "internal/surface/mcp", "internal/rootless", "internal/agent/hosts/steps", "internal/watch"}},
+	{Name: "internal/cli", Level: 5, With: []string{"internal/cli/chatui", "internal/surface/editor", "internal/cli/front", "internal/agent/linuxagent", "internal/surface/mcp", "internal/rootless", "internal/agent/hosts/steps", "internal/cli/watch"}},
 }
 
 // privileged is what both processes with rights of their own may link.

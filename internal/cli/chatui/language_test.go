@@ -10,7 +10,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/agent/words"
 	"github.com/carrel-dev/carrel/internal/base/cells"
-	"github.com/carrel-dev/carrel/internal/chatui"
+	"github.com/carrel-dev/carrel/internal/cli/chatui"
 )
 
 // In Chinese, of which each character takes two cells, no line is wider than the window: a plan, its question with all of its keys, the

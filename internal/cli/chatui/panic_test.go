@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/agent/words"
-	"github.com/carrel-dev/carrel/internal/chatui"
+	"github.com/carrel-dev/carrel/internal/cli/chatui"
 	"github.com/carrel-dev/carrel/test/ptytest"
 )
 

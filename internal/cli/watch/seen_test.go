@@ -12,7 +12,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"pgregory.net/rapid"
 
-	"github.com/carrel-dev/carrel/internal/watch"
+	"github.com/carrel-dev/carrel/internal/cli/watch"
 )
 
 var sizes = [][2]int{{20, 5}, {80, 24}, {200, 60}}

@@ -3,7 +3,7 @@ package chatui_test
 import (
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/chatui"
+	"github.com/carrel-dev/carrel/internal/cli/chatui"
 )
 
 // f goes through the files of a change, where that is offered: what is answered is the files with y. All of them are the whole

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/carrel-dev/carrel/internal/agent/words"
-	"github.com/carrel-dev/carrel/internal/chatui"
+	"github.com/carrel-dev/carrel/internal/cli/chatui"
 )
 
 // Whatever a model, a plan, a program or a paste says, no line has anything but characters and styles, and at every size the

@@ -3,7 +3,7 @@ package chatui_test
 import (
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/chatui"
+	"github.com/carrel-dev/carrel/internal/cli/chatui"
 )
 
 // The order of a step on several hosts is shown under its plan, s lets a plan pass one step at a time where that is offered,

@@ -13,7 +13,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/watch"
+	"github.com/carrel-dev/carrel/internal/cli/watch"
 	"github.com/carrel-dev/carrel/test/leaks"
 )
 

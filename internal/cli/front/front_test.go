@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/front"
+	"github.com/carrel-dev/carrel/internal/cli/front"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
