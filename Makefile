@@ -33,13 +33,13 @@ WHOLE     := $(patsubst %,./%/...,$(wildcard test/script test/root test/crash te
 # race detector alone: the broker runs as it is shipped in the guests, and with whole carrels.
 TWICE     := daemon|boundary/executor
 # The longest comes first.
-RACE      := ./internal/flow ./internal/surface/api/... ./internal/files/archive/... ./internal/state/audit ./internal/surface/authn ./internal/boundary/broker ./internal/cli ./internal/daemon ./internal/egress/... \
+RACE      := ./internal/daemon/flow ./internal/surface/api/... ./internal/files/archive/... ./internal/state/audit ./internal/surface/authn ./internal/boundary/broker ./internal/cli ./internal/daemon ./internal/egress/... \
              ./internal/surface/e2b ./internal/boundary/executor ./internal/service/asking ./internal/gate ./internal/wire/jsonrpc ./internal/linux/pollfd ./internal/boundary/runtime/... ./internal/state/store ./sdk/go \
              ./internal/agent/agent ./internal/agent/hosts/fleet ./internal/agent/hosts/jobs ./internal/agent/llm/... ./internal/agent/hosts/steps
 # Of those, as they are shipped: what repeats for an ordinary user all that ran under the race
 # detector, and what goes over every byte of a file, or every lie of a corpus, in one goroutine.
 SHIPPED   := '^(TestAsOrdinaryUser|TestAsWrittenOnEveryByte|TestReadFindsItsPlace|TestLies)$$' ./internal/files/archive ./internal/state/audit \
-             ./internal/flow
+             ./internal/daemon/flow
 
 .PHONY: help build test test-root soak test-vm test-units fuzz policy-report lint generate breaking baseline wheel tidy-check bench bench-quick demo tour man share install packages uninstall clean
 

@@ -135,7 +135,7 @@ var tiers = []deps.Tier{
 	{Name: "internal/agent/tasks", Level: 5, With: []string{"internal/service/commands", "internal/gate", "internal/service/lifecycle", "internal/agent/turns"}},
 	{Name: "internal/service/single", Level: 5, With: []string{"internal/gate"}},
 	{Name: "internal/service/upkeep", Level: 5, With: []string{"internal/service/archives", "internal/service/asking", "internal/service/auditing", "internal/service/events", "internal/gate", "internal/service/lifecycle"}},
-	{Name: "internal/flow", Level: 5, With: []string{
+	{Name: "internal/daemon/flow", Level: 5, With: []string{
 		"internal/service/archives", "internal/service/asking", "internal/service/auditing", "internal/service/commands", "internal/service/events", "internal/service/files", "internal/gate", "internal/service/lifecycle", "internal/service/models", "internal/service/ports", "internal/service/secrets", "internal/agent/tasks", "internal/service/tokens",
 		"internal/agent/turns", "internal/service/upkeep",
 	}},
@@ -143,7 +143,7 @@ var tiers = []deps.Tier{
 	{Name: "internal/surface/e2b", Level: 5, With: []string{"internal/surface/api", "internal/surface/authn"}},
 	{Name: "internal/surface/taskmcp", Level: 5, With: []string{"internal/surface/api", "internal/surface/mcp", "internal/agent/tasks"}},
 	{Name: "internal/daemon", Level: 5, With: []string{
-		"internal/surface/api", "internal/service/auditing", "internal/surface/authn", "internal/state/config", "internal/surface/e2b", "internal/egress/ways", "internal/flow", "internal/gate", "internal/service/lifecycle", "internal/rootless", "internal/surface/taskmcp", "internal/state/telemetry",
+		"internal/surface/api", "internal/service/auditing", "internal/surface/authn", "internal/state/config", "internal/surface/e2b", "internal/egress/ways", "internal/daemon/flow", "internal/gate", "internal/service/lifecycle", "internal/rootless", "internal/surface/taskmcp", "internal/state/telemetry",
 	}},
 	{Name: "internal/rootless", Level: 5, With: []string{"internal/service/asking", "internal/state/config", "internal/gate", "internal/service/single"}},
 	{Name: "internal/cli/front", Level: 5, With: []string{"internal/rootless"}},

@@ -47,8 +47,8 @@ var guards = []guard{
 		"(*" + module + "/internal/state/record.Writer).Append", "(*" + module + "/internal/state/record.Of).Append",
 		"(*" + module + "/internal/state/record.Of).AppendAsync",
 	}, in("internal/gate", "internal/service/asking", "internal/service/tokens", "internal/service/auditing", "internal/service/upkeep", "internal/service/single")},
-	{[]string{"(*" + module + "/internal/state/secret.Sealer).Unseal"}, in("internal/service/secrets", "internal/flow")},
-	{[]string{"(*" + module + "/internal/service/secrets.Secrets).Held"}, in("internal/flow", "internal/service/lifecycle", "internal/egress/ways")},
+	{[]string{"(*" + module + "/internal/state/secret.Sealer).Unseal"}, in("internal/service/secrets", "internal/daemon/flow")},
+	{[]string{"(*" + module + "/internal/service/secrets.Secrets).Held"}, in("internal/daemon/flow", "internal/service/lifecycle", "internal/egress/ways")},
 	{[]string{
 		module + "/internal/boundary/runtime/namespace.New", module + "/internal/state/audit.Open", module + "/internal/state/audit.OpenShared",
 	}, in("internal/daemon", "internal/rootless")},
@@ -65,7 +65,7 @@ type listed struct {
 // benchmark, which do, are not shipped.
 func TestOnlyTheGateActs(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,Module", "./cmd/...")
-	cmd.Dir = "../.."
+	cmd.Dir = "../../.."
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as they are shipped, and so compiled already
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
