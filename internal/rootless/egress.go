@@ -67,28 +67,28 @@ func ReadEgress(
 	ctx context.Context, r workspace.Reach, secrets []string, files []workspace.SecretFile, models, avoid []string,
 	value func(name string) string,
 ) (e Egress, err error) {
-	conf, clients := egressconf.Default(), egressconf.HostClients(avoid).Lookup(ctx)
-	conf.Clients = clients
+	host, clients := egressconf.Default(), egressconf.HostClients(avoid).Lookup(ctx)
+	host.Clients = clients
 	if path := EgressPath(); path != "" {
 		b, err := config.ReadTrusted(path, "network rules", egressconf.MaxFile)
 		if err != nil {
 			return e, err
 		}
-		if conf, err = egressconf.ParseWith(path, b, clients); err != nil {
+		if host, err = egressconf.ParseWith(path, b, clients); err != nil {
 			return e, err
 		}
 	}
-	rules, err := conf.Read(egressconf.Texts{Allow: r.Allow, Ask: r.Ask, Deny: r.Deny})
+	rules, err := host.Read(egressconf.Texts{Allow: r.Allow, Ask: r.Ask, Deny: r.Deny})
 	if err != nil {
 		return e, err
 	}
-	e = Egress{Rules: append(rules, conf.Rules...), Public: conf.Public, Resolver: conf.Resolver, Proxy: conf.Proxy}
+	e = Egress{Rules: append(rules, host.Rules...), Public: host.Public, Resolver: host.Resolver, Proxy: host.Proxy}
 	judge, err := netrule.New(e.Rules, netrule.Options{Public: e.Public})
 	if err != nil {
 		return e, err
 	}
 	for _, text := range secrets {
-		s, err := conf.ParseSecret(text)
+		s, err := host.ParseSecret(text)
 		if err != nil {
 			return e, err
 		}
@@ -110,7 +110,7 @@ func ReadEgress(
 		}
 	}
 	e.Files = files
-	if e.Models.List, err = readModels(conf, models, value); err != nil {
+	if e.Models.List, err = readModels(host, models, value); err != nil {
 		return e, err
 	}
 	for _, v := range e.Models.variables() {

@@ -41,7 +41,7 @@ type Model struct {
 func ModelNames() []string { return egressconf.BuiltInModels() }
 
 // readModels returns the models of these names. value returns the value of a variable of the caller's.
-func readModels(conf *egressconf.Config, names []string, value func(string) string) (list []Model, err error) {
+func readModels(host *egressconf.Config, names []string, value func(string) string) (list []Model, err error) {
 	if len(names) > egressapi.MaxModels {
 		return nil, fmt.Errorf("cannot use %d models: at most %d: %w", len(names), egressapi.MaxModels, errdefs.ErrInvalidArgument)
 	}
@@ -49,7 +49,7 @@ func readModels(conf *egressconf.Config, names []string, value func(string) stri
 		if slices.Contains(names[:i], name) {
 			continue
 		}
-		m, err := conf.Model(name)
+		m, err := host.Model(name)
 		if err != nil {
 			return nil, err
 		}

@@ -48,11 +48,11 @@ func withModels(t *testing.T, more string) (*house, *outside, *time.Time) {
 
 func reread(t *testing.T, h *house, more string) {
 	t.Helper()
-	conf, err := egressconf.Parse("egress.yaml", []byte(hostFile+more))
+	host, err := egressconf.Parse("egress.yaml", []byte(hostFile+more))
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.host = conf
+	h.host = host
 }
 
 func keep(t *testing.T, h *house, p principal.Principal, name, value string, hosts ...string) {
@@ -281,11 +281,11 @@ func TestModelBudgetOfAnOwner(t *testing.T) {
 	// That of a model is for all owners.
 	reread(t, h, "model_budgets: {}\n")
 	text := strings.Replace(hostFile, `secret: SHARED_KEY, prices`, `secret: SHARED_KEY, budget: {tokens: 60}, prices`, 1)
-	conf, err := egressconf.Parse("egress.yaml", []byte(text))
+	host, err := egressconf.Parse("egress.yaml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.host = conf
+	h.host = host
 	*now = now.AddDate(0, 0, 1)
 	if n := h.granted(two, "house") + h.granted(exempt, "house"); n != 20 {
 		t.Errorf("%d requests of 3 tokens were granted of 60", n)

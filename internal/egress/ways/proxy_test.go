@@ -95,13 +95,13 @@ func TestUpstreamProxy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conf := egressconf.Default()
-	conf.Resolver, err = netip.ParseAddrPort(names)
+	host := egressconf.Default()
+	host.Resolver, err = netip.ParseAddrPort(names)
 	if err != nil {
 		t.Fatal(err)
 	}
-	conf.Proxy = &egressconf.Proxy{Address: l.Addr().String(), Login: redact.NewValue("me:word"), Direct: []netrule.Rule{direct}}
-	w := newWorld(t, ways.Config{Conf: conf})
+	host.Proxy = &egressconf.Proxy{Address: l.Addr().String(), Login: redact.NewValue("me:word"), Direct: []netrule.Rule{direct}}
+	w := newWorld(t, ways.Config{Conf: host})
 	h.to = w.echo
 	_, port, err := net.SplitHostPort(w.echo)
 	if err != nil {
@@ -153,7 +153,7 @@ func TestUpstreamProxy(t *testing.T) {
 	// Without the proxy the name is nowhere.
 	w.must(w.Change(t.Context(), one, rules, nil))
 	without := egressconf.Default()
-	without.Resolver = conf.Resolver
+	without.Resolver = host.Resolver
 	w.must(w.Reload(without))
 	_ = h.got()
 	if _, no := w.connectTo(one, "outside.test:"+port); !strings.Contains(no, "no such host") || h.got() != "" {

@@ -11,21 +11,21 @@ import (
 
 func hostFile(t *testing.T, text string) *egressconf.Config {
 	t.Helper()
-	conf, err := egressconf.Parse("egress.yaml", []byte(text))
+	host, err := egressconf.Parse("egress.yaml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return conf
+	return host
 }
 
 // The rules of the host, of a profile, of a set and of the workspace are one text, and judge a request together.
 func TestExplainRequests(t *testing.T) {
-	conf := hostFile(t, `
+	host := hostFile(t, `
 deny: ["DELETE *.example", api.example/admin/*]
 sets: {read: ["GET,HEAD api.example/v1/*", "tls://mail.example:993"]}
 profiles: {chat: {allow: ["@read", "POST http://plain.example/v1/*"], deny: ["GET api.example/v1/secret"]}}
 `)
-	w := ways.New(ways.Config{Conf: conf})
+	w := ways.New(ways.Config{Conf: host})
 	r := w.Initial("chat")
 	if err := w.Check(r, false); err != nil {
 		t.Fatal(err)

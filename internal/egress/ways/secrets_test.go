@@ -165,13 +165,13 @@ func TestCheckSecrets(t *testing.T) {
 }
 
 func TestExplain(t *testing.T) {
-	conf := egressconf.Default()
+	host := egressconf.Default()
 	deny, err := netrule.ParseRule(netrule.Deny, "bad.example")
 	if err != nil {
 		t.Fatal(err)
 	}
-	conf.Rules = []netrule.Rule{deny}
-	w := ways.New(ways.Config{Conf: conf})
+	host.Rules = []netrule.Rule{deny}
+	w := ways.New(ways.Config{Conf: host})
 	authority, err := ca.Make("ws", time.Hour)
 	if err != nil {
 		t.Fatal(err)

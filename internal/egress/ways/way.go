@@ -21,17 +21,17 @@ import (
 )
 
 // setup returns what carrel-egress serves a workspace by. After an error it has no rules.
-func setup(conf *egressconf.Config, name id.Workspace, r workspace.Reach) (egressapi.Setup, error) {
+func setup(host *egressconf.Config, name id.Workspace, r workspace.Reach) (egressapi.Setup, error) {
 	s := egressapi.Setup{
-		Public: conf.Public, Resolver: conf.Resolver, Proxy: keeper.ProxyOf(conf.Proxy),
+		Public: host.Public, Resolver: host.Resolver, Proxy: keeper.ProxyOf(host.Proxy),
 		Remedy: fmt.Sprintf(`"carrel egress allow %s %%s" allows it`, name),
 	}
-	rules, err := conf.Read(egressconf.Texts{Allow: r.Allow, Ask: r.Ask, Approved: r.Approved, Deny: r.Deny})
+	rules, err := host.Read(egressconf.Texts{Allow: r.Allow, Ask: r.Ask, Approved: r.Approved, Deny: r.Deny})
 	if err != nil {
 		return s, err
 	}
-	all := slices.Concat(rules, conf.Rules)
-	if _, err := netrule.New(all, netrule.Options{Public: conf.Public}); err != nil {
+	all := slices.Concat(rules, host.Rules)
+	if _, err := netrule.New(all, netrule.Options{Public: host.Public}); err != nil {
 		return s, err
 	}
 	full := s

@@ -108,8 +108,8 @@ func New(c Config) *Ways {
 // unknown set. Without inner, permission_denied for a rule that names an address which is not public, or the host's own:
 // what listens there may trust whoever can connect. Sets may name such addresses: who wrote them may do more.
 func (w *Ways) Check(r workspace.Reach, inner bool) error {
-	conf := w.config()
-	if _, err := setup(conf, "", r); err != nil || inner {
+	host := w.config()
+	if _, err := setup(host, "", r); err != nil || inner {
 		return err
 	}
 	for _, text := range slices.Concat(r.Allow, r.Ask, r.Approved) {
@@ -120,7 +120,7 @@ func (w *Ways) Check(r workspace.Reach, inner bool) error {
 		if err != nil {
 			return err
 		}
-		if what := r.Inner(netrule.Options{Public: conf.Public, Own: own(r.Net)}); what != "" {
+		if what := r.Inner(netrule.Options{Public: host.Public, Own: own(r.Net)}); what != "" {
 			return fmt.Errorf("cannot allow %s: it is %s, and only an administrator may let a workspace reach those; ask one, or have the network "+
 				"named in the daemon's egress.yaml (treat_as_public or sets): %w", r.Text, what, errdefs.ErrPermissionDenied)
 		}
@@ -131,12 +131,12 @@ func (w *Ways) Check(r workspace.Reach, inner bool) error {
 // InsideTLS returns a rule, of these or of the host's, that is about requests inside TLS: a workspace with it has an
 // authority. "" if there is none.
 func (w *Ways) InsideTLS(r workspace.Reach) (rule string) {
-	conf := w.config()
-	own, err := conf.Read(egressconf.Texts{Allow: r.Allow, Ask: r.Ask, Approved: r.Approved, Deny: r.Deny})
+	host := w.config()
+	own, err := host.Read(egressconf.Texts{Allow: r.Allow, Ask: r.Ask, Approved: r.Approved, Deny: r.Deny})
 	if err != nil {
 		return "" // they are refused where they are used
 	}
-	for _, x := range slices.Concat(own, conf.Rules) {
+	for _, x := range slices.Concat(own, host.Rules) {
 		if x.InsideTLS() {
 			return x.Text
 		}
@@ -253,12 +253,12 @@ func (w *Ways) Close(name id.Workspace) {
 // Reload replaces the rules of the host, and returns when they are in force in every workspace. A workspace whose own
 // rules cannot be used with them, because they name a set that is gone, reaches nothing until its rules are changed; the
 // error names it, and those whose process did not take the rules in time, which is replaced. nil is egressconf.Default.
-func (w *Ways) Reload(conf *egressconf.Config) error {
-	if conf == nil {
-		conf = egressconf.Default()
+func (w *Ways) Reload(host *egressconf.Config) error {
+	if host == nil {
+		host = egressconf.Default()
 	}
 	w.mu.Lock()
-	w.conf = conf
+	w.conf = host
 	var all []*way
 	for _, x := range w.ways {
 		x.users++

@@ -46,29 +46,29 @@ func (a *allowed) pass(r *operation.Request, argv []string, asks *Judgement) (*J
 		Subject: approval.Subject{By: r.By.String(), Workspace: r.On.Name}, Owner: r.By.Owner(), Makers: r.By.Makers(),
 		Written: SourceOf(r) != policy.User,
 	}
-	var rules []*allowedRule
+	var speak []*allowedRule
 	for i := range a.rules {
 		if u := &a.rules[i]; u.Speaks(ask, r.On.Owner, a.separate) {
-			rules = append(rules, u)
+			speak = append(speak, u)
 		}
 	}
-	if len(rules) == 0 {
+	if len(speak) == 0 {
 		return nil, nil
 	}
 	d := asks.Decision
 	d.Segments = slices.Clone(d.Segments)
 	var used []*allowedRule
-	whole := slices.IndexFunc(rules, func(u *allowedRule) bool { return u.shape.Exact() && u.shape.Matches(argv) && u.has(d.Capabilities) })
+	whole := slices.IndexFunc(speak, func(u *allowedRule) bool { return u.shape.Exact() && u.shape.Matches(argv) && u.has(d.Capabilities) })
 	var by *allowedRule
 	for i := range d.Segments {
 		s := &d.Segments[i]
 		if !s.Inner {
 			by = nil // what is in the words of a command passes with it
-			n := slices.IndexFunc(rules, func(u *allowedRule) bool {
+			n := slices.IndexFunc(speak, func(u *allowedRule) bool {
 				return s.Words != nil && u.shape.Matches(s.Words) && u.has(s.Capabilities)
 			})
 			if n >= 0 {
-				by = rules[n]
+				by = speak[n]
 			}
 		}
 		if s.Level != policy.Confirm {
@@ -76,7 +76,7 @@ func (a *allowed) pass(r *operation.Request, argv []string, asks *Judgement) (*J
 		}
 		u := by
 		if whole >= 0 {
-			u = rules[whole]
+			u = speak[whole]
 		}
 		if u == nil || s.NeverWhitelist || s.NoRule || !u.has(s.Capabilities) {
 			return nil, nil

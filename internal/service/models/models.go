@@ -95,10 +95,10 @@ func New(c Config) *Models {
 // Errors: invalid_argument for a model that there is not or that cannot be used, not_found for a key that there is not,
 // permission_denied for one that the owner may not use.
 func (m *Models) Bind(ctx context.Context, k workspace.Kept, add []workspace.ModelUse, own error) (workspace.Models, error) {
-	conf, now := m.cfg.Conf(), k.Models
+	host, now := m.cfg.Conf(), k.Models
 	now.Uses = slices.Clone(now.Uses)
 	for _, use := range add {
-		of, err := conf.Model(use.Name)
+		of, err := host.Model(use.Name)
 		if use = choose(of, use, k.Owner); err == nil && !use.Shared {
 			err = own
 		}
@@ -155,9 +155,9 @@ func (m *Models) Check(k workspace.Kept) error {
 
 // known are the models that a workspace uses and the host has.
 func (m *Models) known(uses workspace.Models) (all []egressconf.Model) {
-	conf := m.cfg.Conf()
+	host := m.cfg.Conf()
 	for _, use := range uses.Uses {
-		if of, err := conf.Model(use.Name); err == nil {
+		if of, err := host.Model(use.Name); err == nil {
 			all = append(all, of)
 		}
 	}
@@ -236,9 +236,9 @@ func isFor(hosts []string, to netrule.Target) bool {
 // Open returns the models of a workspace as carrel-egress is told. missing says which it has not, and why: the others are
 // served all the same.
 func (m *Models) Open(ctx context.Context, k workspace.Kept) (all []egressapi.Model, missing []string, err error) {
-	conf := m.cfg.Conf()
+	host := m.cfg.Conf()
 	for _, use := range k.Models.Uses {
-		of, err := conf.Model(use.Name)
+		of, err := host.Model(use.Name)
 		var key redact.Value
 		if err == nil {
 			key, err = m.key(ctx, of, use, k.Owner)

@@ -67,16 +67,16 @@ func ofWorkspace(name id.Workspace, b workspace.ModelBudget) []subject {
 // the request has to be counted there first.
 func (m *Models) Reserve(ctx context.Context, name id.Workspace, endpoint, model string) (done func(egressapi.Usage), err error) {
 	k, lives := m.cfg.Store.ByName(name)
-	conf := m.cfg.Conf()
-	of, err := conf.Model(endpoint)
+	host := m.cfg.Conf()
+	of, err := host.Model(endpoint)
 	if !lives || err != nil || !k.Models.Has(endpoint) {
 		return nil, fmt.Errorf("there is no such model any more: %w", errdefs.ErrNotFound)
 	}
-	if err := m.prepare(conf, name); err != nil {
+	if err := m.prepare(host, name); err != nil {
 		return nil, err
 	}
 	subjects := slices.Concat(
-		ofWorkspace(name, k.Models.Budget), pair(kindOwner, k.Owner, conf.BudgetOf(k.Owner)), pair(kindModel, endpoint, of.Limits),
+		ofWorkspace(name, k.Models.Budget), pair(kindOwner, k.Owner, host.BudgetOf(k.Owner)), pair(kindModel, endpoint, of.Limits),
 	)
 	counted := endpoints.Subject(endpoint, model)
 	r, err := m.ledger.reserve(ctx, counted, subjects)
@@ -96,19 +96,19 @@ func (m *Models) Reserve(ctx context.Context, name id.Workspace, endpoint, model
 }
 
 // prepare has the prices of the host hold, and refuses a workspace that asks faster than it may.
-func (m *Models) prepare(conf *egressconf.Config, name id.Workspace) error {
+func (m *Models) prepare(host *egressconf.Config, name id.Workspace) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if wait := m.paced.Take(name, pace, time.Now()); wait > 0 {
 		return fmt.Errorf("this workspace makes too many requests to models at once; try again later: %w", errdefs.ErrUnavailable)
 	}
-	if m.priced == conf {
+	if m.priced == host {
 		return nil
 	}
-	if err := m.ledger.price(endpoints.Prices(slices.Collect(maps.Values(conf.AllModels())))); err != nil {
+	if err := m.ledger.price(endpoints.Prices(slices.Collect(maps.Values(host.AllModels())))); err != nil {
 		return err
 	}
-	m.priced = conf
+	m.priced = host
 	return nil
 }
 
