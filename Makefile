@@ -33,13 +33,13 @@ WHOLE     := $(patsubst %,./%/...,$(wildcard test/script test/root test/crash te
 # race detector alone: the broker runs as it is shipped in the guests, and with whole carrels.
 TWICE     := daemon|boundary/executor
 # The longest comes first.
-RACE      := ./internal/daemon/flow ./internal/surface/api/... ./internal/files/archive/... ./internal/state/audit ./internal/surface/authn ./internal/boundary/broker ./internal/cli ./internal/daemon ./internal/egress/... \
-             ./internal/surface/e2b ./internal/boundary/executor ./internal/service/asking ./internal/gate ./internal/wire/jsonrpc ./internal/linux/pollfd ./internal/boundary/runtime/... ./internal/state/store ./sdk/go \
-             ./internal/agent/agent ./internal/agent/hosts/fleet ./internal/agent/hosts/jobs ./internal/agent/llm/... ./internal/agent/hosts/steps
+RACE      := ./internal/daemon/compose ./internal/surface/api/... ./internal/files/archive/... ./internal/state/audit ./internal/surface/authn ./internal/boundary/broker ./internal/cli ./internal/daemon ./internal/egress/... \
+             ./internal/surface/e2b ./internal/boundary/executor ./internal/service/approvals ./internal/gate ./internal/wire/jsonrpc ./internal/linux/pollfd ./internal/boundary/runtime/... ./internal/state/store ./sdk/go \
+             ./internal/agent/loop ./internal/agent/hosts/fleet ./internal/agent/hosts/jobs ./internal/agent/llm/... ./internal/agent/hosts/steps
 # Of those, as they are shipped: what repeats for an ordinary user all that ran under the race
 # detector, and what goes over every byte of a file, or every lie of a corpus, in one goroutine.
 SHIPPED   := '^(TestAsOrdinaryUser|TestAsWrittenOnEveryByte|TestReadFindsItsPlace|TestLies)$$' ./internal/files/archive ./internal/state/audit \
-             ./internal/daemon/flow
+             ./internal/daemon/compose
 
 .PHONY: help build test test-root soak test-vm test-units fuzz policy-report lint generate breaking baseline wheel tidy-check bench bench-quick demo tour man share install packages uninstall clean
 
@@ -102,7 +102,7 @@ generate: ## write anew: gen/, the messages of sdk/ and docs/reference from prot
 	$(TOOL) buf lint
 	$(TOOL) buf generate
 	scripts/sdk
-	go generate ./internal/policy/policy
+	go generate ./internal/policy/rules
 	scripts/notice > NOTICE.new && mv NOTICE.new NOTICE
 
 breaking: ## see that proto/ breaks no client of the schema in proto/baseline.binpb

@@ -1,4 +1,4 @@
-// Command carrel-agent is the agent that "carrel ask" runs in a workspace. See package agent.
+// Command carrel-agent is the agent that "carrel ask" runs in a workspace. See package loop.
 package main
 
 import (
@@ -6,14 +6,14 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/carrel-dev/carrel/internal/agent/agent"
+	"github.com/carrel-dev/carrel/internal/agent/loop"
 	"github.com/carrel-dev/carrel/internal/base/build"
 )
 
 func init() { build.Program("carrel-agent") }
 
 func main() {
-	if err := agent.Main(context.Background(), os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr); err != nil {
+	if err := loop.Main(context.Background(), os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "carrel-agent:", err)
 		os.Exit(1)
 	}

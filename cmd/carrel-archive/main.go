@@ -12,7 +12,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/build"
 	"github.com/carrel-dev/carrel/internal/files/archive"
-	"github.com/carrel-dev/carrel/internal/files/fileprog"
+	"github.com/carrel-dev/carrel/internal/files/program"
 	"github.com/carrel-dev/carrel/internal/wire/bridge"
 )
 
@@ -32,7 +32,7 @@ func main() {
 		os.Exit(archive.ExitFailed)
 	}
 	if len(os.Args) == 2 && os.Args[1] == "files" {
-		os.Exit(fileprog.Run(context.Background(), os.Stdin, os.Stdout, direct()))
+		os.Exit(program.Run(context.Background(), os.Stdin, os.Stdout, direct()))
 	}
 	os.Exit(archive.Run(context.Background(), build.Version(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

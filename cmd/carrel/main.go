@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"github.com/carrel-dev/carrel/internal/cli/front"
+	"github.com/carrel-dev/carrel/internal/cli/fast"
 )
 
-func main() { os.Exit(front.Run(os.Args)) }
+func main() { os.Exit(fast.Run(os.Args)) }

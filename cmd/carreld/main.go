@@ -11,7 +11,7 @@ import (
 	"syscall"
 
 	"github.com/carrel-dev/carrel/internal/base/build"
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/daemon"
 )
 
@@ -26,10 +26,10 @@ func main() {
 	case err == nil || errors.Is(err, daemon.ErrHelp):
 		return
 	case errors.Is(err, daemon.ErrUsage):
-		fmt.Fprintln(os.Stderr, "carreld:", fault.Text(err))
+		fmt.Fprintln(os.Stderr, "carreld:", errtext.Text(err))
 		os.Exit(2)
 	default:
-		fmt.Fprintln(os.Stderr, "carreld:", fault.Text(err))
+		fmt.Fprintln(os.Stderr, "carreld:", errtext.Text(err))
 		os.Exit(1)
 	}
 }

@@ -16,12 +16,12 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
 	"github.com/carrel-dev/carrel/internal/agent/sessions"
-	"github.com/carrel-dev/carrel/internal/agent/words"
 	"github.com/carrel-dev/carrel/internal/base/build"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
-	"github.com/carrel-dev/carrel/internal/surface/editor"
+	"github.com/carrel-dev/carrel/internal/surface/acp"
 )
 
 // editorRisk is up to which risk a plan may be approved in the editor: what deletes, takes other rights or ends services has more.
@@ -68,7 +68,7 @@ tools are not started, and its files and terminals are not used.`,
 		defer stop()
 		e := editors{app: a, cmd: c, flags: x, risk: int32(risk)}
 		defer e.close()
-		err := editor.Serve(ctx, build.Version(), sessions.NewID, e.open, a.In, a.Out)
+		err := acp.Serve(ctx, build.Version(), sessions.NewID, e.open, a.In, a.Out)
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			return nil // a signal is how it is ended
 		}
@@ -96,7 +96,7 @@ func (e *editors) close() {
 
 // open makes a session, or opens a former one of the same user. All of an editor's are for one directory, as the commands on this
 // machine are.
-func (e *editors) open(ctx context.Context, dir, id string, former bool) (editor.Session, error) {
+func (e *editors) open(ctx context.Context, dir, id string, former bool) (acp.Session, error) {
 	if e.dir != "" && e.dir != dir {
 		return nil, fmt.Errorf("cannot work in %s: this carrel works in %s; have the editor start another one for it: %w", dir, e.dir,
 			errdefs.ErrFailedPrecondition)
@@ -141,19 +141,19 @@ func (e *editors) open(ctx context.Context, dir, id string, former bool) (editor
 	return s, nil
 }
 
-// editorSession is a session of package editor, of one asker.
+// editorSession is a session of package acp, of one asker.
 type editorSession struct {
 	k        *asker
 	risk     int32
 	planOnly atomic.Bool
 }
 
-var _ editor.Session = (*editorSession)(nil)
+var _ acp.Session = (*editorSession)(nil)
 
-// Commands implements editor.Session. They are those of a chat that keep notes: only a person writes a line.
-func (s *editorSession) Commands() []editor.Command {
+// Commands implements acp.Session. They are those of a chat that keep notes: only a person writes a line.
+func (s *editorSession) Commands() []acp.Command {
 	const remember = "keep a note that the agent is told when a session begins; without a text the one that it proposed"
-	return []editor.Command{
+	return []acp.Command{
 		{Name: "remember", Description: remember, Hint: "text"},
 		{Name: "forget", Description: "forget a note", Hint: "number"},
 		{Name: "memory", Description: "list the notes"},
@@ -162,9 +162,9 @@ func (s *editorSession) Commands() []editor.Command {
 
 // note carries out a prompt that is a line about notes. The agent is not asked, and is told nothing of it. With anything added to it, it is
 // a question like any other: what others wrote is no note.
-func (s *editorSession) note(p editor.Prompt, to *editor.Turn) (done bool, err error) {
+func (s *editorSession) note(p acp.Prompt, to *acp.Turn) (done bool, err error) {
 	name, arg, _ := strings.Cut(strings.TrimSpace(p.Text), " ")
-	if len(p.Data)+len(p.Files) > 0 || !slices.ContainsFunc(s.Commands(), func(c editor.Command) bool { return name == "/"+c.Name }) {
+	if len(p.Data)+len(p.Files) > 0 || !slices.ContainsFunc(s.Commands(), func(c acp.Command) bool { return name == "/"+c.Name }) {
 		return false, nil
 	}
 	arg = strings.TrimSpace(arg)
@@ -178,14 +178,14 @@ func (s *editorSession) note(p editor.Prompt, to *editor.Turn) (done bool, err e
 	return true, to.Words(strings.TrimSpace(text) + "\n")
 }
 
-// PlanOnly implements editor.Session.
+// PlanOnly implements acp.Session.
 func (s *editorSession) PlanOnly() bool { return s.planOnly.Load() }
 
-// SetPlanOnly implements editor.Session.
+// SetPlanOnly implements acp.Session.
 func (s *editorSession) SetPlanOnly(on bool) { s.planOnly.Store(on) }
 
-// Prompt implements editor.Session.
-func (s *editorSession) Prompt(ctx context.Context, p editor.Prompt, to *editor.Turn) error {
+// Prompt implements acp.Session.
+func (s *editorSession) Prompt(ctx context.Context, p acp.Prompt, to *acp.Turn) error {
 	if done, err := s.note(p, to); done {
 		return plainly(err)
 	}
@@ -201,7 +201,7 @@ func (s *editorSession) Prompt(ctx context.Context, p editor.Prompt, to *editor.
 }
 
 // question is a prompt with what came with it, as data.
-func (s *editorSession) question(p editor.Prompt) (string, error) {
+func (s *editorSession) question(p acp.Prompt) (string, error) {
 	if n := len(p.Data) + len(p.Files); n > maxAskFiles {
 		return "", fmt.Errorf("cannot add %d files to the question: it may have %d: %w", n, maxAskFiles, errdefs.ErrInvalidArgument)
 	}
@@ -228,10 +228,10 @@ func (s *editorSession) question(p editor.Prompt) (string, error) {
 
 // editorTeller shows a turn in an editor.
 type editorTeller struct {
-	turn     *editor.Turn
+	turn     *acp.Turn
 	risk     int32
 	planOnly bool
-	lang     words.Language
+	lang     messages.Language
 }
 
 var _ teller = (*editorTeller)(nil)
@@ -243,7 +243,7 @@ func (t *editorTeller) thought(text string) error { return t.turn.Thought(text) 
 func (t *editorTeller) over() error { return nil }
 
 func (t *editorTeller) plan(p *planShown) error {
-	e := editor.Plan{Digest: p.Digest, Goal: printable(p.Goal), Text: planText(t.lang, p), Asks: p.Asks, Shown: t.planOnly}
+	e := acp.Plan{Digest: p.Digest, Goal: printable(p.Goal), Text: planText(t.lang, p), Asks: p.Asks, Shown: t.planOnly}
 	e.Edits = p.Diff != ""
 	if p.Diff != "" {
 		e.Text += p.Diff
@@ -260,7 +260,7 @@ func (t *editorTeller) step(s *stepShown) error {
 
 func (t *editorTeller) notBegun(n *notBegunShown) error {
 	for _, x := range n.Steps {
-		text := fmt.Sprintf("  %d. %s: ", x.Step, printable(x.Target)) + t.lang.Say(words.StepNotBegun, printable(t.lang.Known(x.Why)))
+		text := fmt.Sprintf("  %d. %s: ", x.Step, printable(x.Target)) + t.lang.Say(messages.StepNotBegun, printable(t.lang.Known(x.Why)))
 		if err := t.turn.StepEnd(x.Step, text, true); err != nil {
 			return err
 		}
@@ -280,7 +280,7 @@ func (t *editorTeller) note(text string) error { return t.turn.Note(text) }
 
 // ask implements teller. What is too risky for an editor that may allow everything is answered elsewhere.
 func (t *editorTeller) ask(ctx context.Context, m *carrelv1.Approval, _ bool) reply {
-	q := editor.Question{Digest: m.GetActionDigest(), Text: approvalText(t.lang, m)}
+	q := acp.Question{Digest: m.GetActionDigest(), Text: approvalText(t.lang, m)}
 	if m.GetKind() == string(operation.AskTask) { // no plan was shown
 		if err := t.turn.Wish(q.Digest, "a wish of the agent's program, in its own workspace"); err != nil {
 			return reply{err: err}

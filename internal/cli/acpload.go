@@ -14,7 +14,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/agent/sessions"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
-	"github.com/carrel-dev/carrel/internal/surface/editor"
+	"github.com/carrel-dev/carrel/internal/surface/acp"
 )
 
 // maxReplayed is how many turns of a session are told to an editor again, the newest.
@@ -76,8 +76,8 @@ func (k *asker) taskBefore(ctx context.Context, id string) (f formerTask, err er
 	return f, err
 }
 
-// Replay implements editor.Session.
-func (s *editorSession) Replay(ctx context.Context, next func() *editor.Turn) error {
+// Replay implements acp.Session.
+func (s *editorSession) Replay(ctx context.Context, next func() *acp.Turn) error {
 	var all []formerTask
 	more := false
 	for id := s.k.after; id != ""; {
@@ -107,7 +107,7 @@ func (s *editorSession) Replay(ctx context.Context, next func() *editor.Turn) er
 }
 
 // replay tells one turn again. Nothing is asked, and nobody is offered anything.
-func (s *editorSession) replay(ctx context.Context, f *formerTask, turn *editor.Turn) error {
+func (s *editorSession) replay(ctx context.Context, f *formerTask, turn *acp.Turn) error {
 	if err := turn.Asked(f.prompt); err != nil {
 		return err
 	}

@@ -10,9 +10,9 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/agent/hosts/steps"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
 	"github.com/carrel-dev/carrel/internal/agent/vitals"
-	"github.com/carrel-dev/carrel/internal/agent/words"
-	"github.com/carrel-dev/carrel/internal/cli/attend"
+	"github.com/carrel-dev/carrel/internal/cli/attach"
 	"github.com/carrel-dev/carrel/internal/spec/tools"
 )
 
@@ -65,22 +65,22 @@ of the model, nothing is made, and no host is connected to.`,
 // checked are the names and values of what the agent has to work with.
 func (k *asker) checked(ctx context.Context) ([][2]string, error) {
 	say := k.lang.Say
-	rows := [][2]string{{say(words.CheckWorkspace), say(words.CheckMakes, k.agent)}}
+	rows := [][2]string{{say(messages.CheckWorkspace), say(messages.CheckMakes, k.agent)}}
 	m, err := askOf(ctx, k.client, workspaces.Get, &carrelv1.GetRequest{Workspace: k.agent})
 	switch {
 	case err == nil:
 		rows[0][1] = m.GetWorkspace().GetName() + ", " + m.GetWorkspace().GetState()
-		model := say(words.CheckNoModel, k.agent)
+		model := say(messages.CheckNoModel, k.agent)
 		if uses := m.GetWorkspace().GetModels(); len(uses) > 0 {
 			model = uses[0].GetName()
 		}
-		rows = append(rows, [2]string{say(words.CheckModel), model})
+		rows = append(rows, [2]string{say(messages.CheckModel), model})
 		u, err := askOf(ctx, k.client, models.ModelUsage, &carrelv1.ModelUsageRequest{Workspace: k.agent})
 		if err != nil {
 			return nil, err
 		}
 		for _, used := range u.GetUsage() {
-			rows = append(rows, [2]string{say(words.CheckBudget), leftText(used.GetBudget(), used.GetToday(), used.GetWhole())})
+			rows = append(rows, [2]string{say(messages.CheckBudget), leftText(used.GetBudget(), used.GetToday(), used.GetWhole())})
 		}
 	case errdefs.IsNotFound(err):
 		name, err := onlyModel(ctx, k.client)
@@ -88,52 +88,52 @@ func (k *asker) checked(ctx context.Context) ([][2]string, error) {
 			name, err = k.model, nil
 		}
 		if err != nil {
-			name = say(words.CheckNone, errorText(err))
+			name = say(messages.CheckNone, errorText(err))
 		}
-		rows = append(rows, [2]string{say(words.CheckModel), name})
+		rows = append(rows, [2]string{say(messages.CheckModel), name})
 	default:
 		return nil, err
 	}
 	if k.seat != nil {
 		rows = append(rows, [2]string{"agent", strings.Join(k.seat.Command, " ") + ", in the place of carrel's own"})
 	}
-	rows = append(rows, [2]string{say(words.CheckRunsIn), k.servedText()})
+	rows = append(rows, [2]string{say(messages.CheckRunsIn), k.servedText()})
 	if k.served.Local != nil {
 		for _, reads := range []bool{true, false} {
 			held, err := steps.Check(ctx, k.holding, reads)
 			if err != nil {
-				held = say(words.CheckNotHeld, attend.Message(err.Error()))
+				held = say(messages.CheckNotHeld, attach.Message(err.Error()))
 			}
-			rows = append(rows, [2]string{map[bool]string{true: say(words.CheckOnlyReads), false: say(words.CheckChanges)}[reads], held})
+			rows = append(rows, [2]string{map[bool]string{true: say(messages.CheckOnlyReads), false: say(messages.CheckChanges)}[reads], held})
 		}
 		for _, r := range k.vitals(ctx) {
 			rows = append(rows, [2]string{r.Name, figure(k.lang, r)})
 		}
 	}
 	for _, name := range k.served.Remotes {
-		rows = append(rows, [2]string{say(words.CheckRemote), name})
+		rows = append(rows, [2]string{say(messages.CheckRemote), name})
 	}
 	if k.served.Remote != nil {
-		rows = append(rows, [2]string{say(words.CheckFanOut), k.orders.All.String()})
+		rows = append(rows, [2]string{say(messages.CheckFanOut), k.orders.All.String()})
 	}
 	for _, g := range k.orders.Groups {
-		hosts := manyOf(k.lang, len(g.Hosts), words.OneHost, words.Hosts)
-		rows = append(rows, [2]string{say(words.CheckFanOut), say(words.CheckGroup, g.Name, hosts, g.Order)})
+		hosts := manyOf(k.lang, len(g.Hosts), messages.OneHost, messages.Hosts)
+		rows = append(rows, [2]string{say(messages.CheckFanOut), say(messages.CheckGroup, g.Name, hosts, g.Order)})
 	}
 	for _, x := range tools.All() {
-		rows = append(rows, [2]string{say(words.CheckTool), x.Usage()})
+		rows = append(rows, [2]string{say(messages.CheckTool), x.Usage()})
 	}
-	return append(rows, [2]string{say(words.CheckToolsMay), tools.Limits()},
-		[2]string{say(words.CheckToolsRead), strings.Join(append(slices.Clone(k.served.Roots), tools.Roots...), " ")}), nil
+	return append(rows, [2]string{say(messages.CheckToolsMay), tools.Limits()},
+		[2]string{say(messages.CheckToolsRead), strings.Join(append(slices.Clone(k.served.Roots), tools.Roots...), " ")}), nil
 }
 
 // figure says whether a figure is over its threshold. The figures themselves are those that the agent is told.
-func figure(lang words.Language, r vitals.Reading) string {
+func figure(lang messages.Language, r vitals.Reading) string {
 	switch {
 	case r.Missing != "":
-		return lang.Say(words.FigureMissing, r.Missing)
+		return lang.Say(messages.FigureMissing, r.Missing)
 	case r.Over:
-		return lang.Say(words.FigureOver, r.Value, r.Limit)
+		return lang.Say(messages.FigureOver, r.Value, r.Limit)
 	}
-	return lang.Say(words.FigureOK, r.Value, r.Limit)
+	return lang.Say(messages.FigureOK, r.Value, r.Limit)
 }

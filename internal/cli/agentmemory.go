@@ -12,7 +12,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/agent/memory"
-	"github.com/carrel-dev/carrel/internal/agent/words"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
@@ -73,7 +73,7 @@ func (a *app) memoryAddCommand() *cobra.Command {
 		if err != nil {
 			return nil, nil, err
 		}
-		return noteOf(n), text(keptText(words.English, n) + "\n"), nil
+		return noteOf(n), text(keptText(messages.English, n) + "\n"), nil
 	})
 }
 
@@ -85,8 +85,8 @@ func remember(text string) (n memory.Note, err error) {
 	return memory.Add(file, text)
 }
 
-func keptText(lang words.Language, n memory.Note) string {
-	return lang.Say(words.NoteKept, n.Number, n.Text)
+func keptText(lang messages.Language, n memory.Note) string {
+	return lang.Say(messages.NoteKept, n.Number, n.Text)
 }
 
 func (a *app) memoryRemoveCommand() *cobra.Command {
@@ -149,7 +149,7 @@ func (k *asker) memoryCommand(name, arg string) (string, error) {
 		if err := forget(strings.Fields(arg)); err != nil {
 			return "", err
 		}
-		return k.lang.Say(words.NoteForgotten), nil
+		return k.lang.Say(messages.NoteForgotten), nil
 	}
 	file, err := memoryFile()
 	if err != nil {
@@ -157,7 +157,7 @@ func (k *asker) memoryCommand(name, arg string) (string, error) {
 	}
 	all, err := memory.List(file)
 	if err != nil || len(all) == 0 {
-		return k.lang.Say(words.NoNotes), err
+		return k.lang.Say(messages.NoNotes), err
 	}
 	var b strings.Builder
 	for _, n := range all {
@@ -175,5 +175,5 @@ func (t *turnView) offer(m *carrelv1.TaskMessage) error {
 		return nil
 	}
 	t.offered(x.Text)
-	return t.to.note(t.a.lang.Say(words.Proposes, printable(x.Text)))
+	return t.to.note(t.a.lang.Say(messages.Proposes, printable(x.Text)))
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/agent/words"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
@@ -115,7 +115,7 @@ func (a *app) approvalsShowCommand() *cobra.Command {
 		if err != nil {
 			return nil, nil, err
 		}
-		return objectOf(m), text(approvalText(words.English, m)), nil
+		return objectOf(m), text(approvalText(messages.English, m)), nil
 	})
 }
 
@@ -183,7 +183,7 @@ the plan does behind that is done too. The others stay as they are.`
 					return nil, nil, err
 				}
 				a.forgetTyped()
-				_ = say(a.Err, "%s\nLet it pass? [y/N] ", approvalText(words.English, m))
+				_ = say(a.Err, "%s\nLet it pass? [y/N] ", approvalText(messages.English, m))
 				if line, err := a.readLine(c.Context()); err != nil || !strings.EqualFold(strings.TrimSpace(line), "y") {
 					return nil, nil, fmt.Errorf("cannot go on: you did not answer y; approval %s is as it was: %w", args[0], errdefs.ErrAborted)
 				}

@@ -14,11 +14,11 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/agent/hosts/steps"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
 	"github.com/carrel-dev/carrel/internal/agent/settings"
 	"github.com/carrel-dev/carrel/internal/agent/vitals"
-	"github.com/carrel-dev/carrel/internal/agent/words"
 	"github.com/carrel-dev/carrel/internal/base/fanout"
-	"github.com/carrel-dev/carrel/internal/cli/attend"
+	"github.com/carrel-dev/carrel/internal/cli/attach"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
@@ -192,7 +192,7 @@ func (a *app) ask(c *cobra.Command, question string, x *askFlags, f *form) error
 		return err
 	}
 	defer k.close()
-	return attend.Interruptible(c.Context(), attend.Signals(false), func(ctx context.Context) error {
+	return attach.Interruptible(c.Context(), attach.Signals(false), func(ctx context.Context) error {
 		question, err := k.question(question)
 		if err != nil {
 			return err
@@ -265,7 +265,7 @@ func (a *app) newAsker(c *cobra.Command, x *askFlags) (*asker, error) {
 			"\"llm: NAME\" into agent.yaml; \"carrel agent check\" names the providers that there are", agentEnv)
 	}
 	if x.output == nil || *x.output != asJSON { // what a program reads is the same in every language
-		a.lang = words.Choose(own.Language, os.Getenv)
+		a.lang = messages.Choose(own.Language, os.Getenv)
 	}
 	return &asker{
 		app: a, own: own, askFlags: x, attended: isTerminal(a.In) && isTerminal(a.Err), to: &lineTeller{a: a}, close: func() {},
@@ -334,12 +334,12 @@ func (k *asker) turn(ctx context.Context, question string) error {
 			return k.recommend(ctx, question, end)
 		case again < maxAgain && ctx.Err() == nil && strings.HasPrefix(end.GetReason(), workspace.TaskUnexpected):
 			question = goOn
-			if err := k.to.note(k.lang.Say(words.CutOff, printable(k.lang.Known(end.GetReason())))); err != nil {
+			if err := k.to.note(k.lang.Say(messages.CutOff, printable(k.lang.Known(end.GetReason())))); err != nil {
 				return err
 			}
 		default:
 			k.code = 1
-			return k.to.note(k.lang.Say(words.NoAnswer, printable(k.lang.Known(end.GetReason()))))
+			return k.to.note(k.lang.Say(messages.NoAnswer, printable(k.lang.Known(end.GetReason()))))
 		}
 	}
 }

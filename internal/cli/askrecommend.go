@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
 	"github.com/carrel-dev/carrel/internal/agent/recommend"
 	"github.com/carrel-dev/carrel/internal/agent/vitals"
-	"github.com/carrel-dev/carrel/internal/agent/words"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -45,7 +45,7 @@ with "recommendations: false" has nothing said after a turn.`,
 		if err != nil {
 			return nil, nil, err
 		}
-		a.lang = words.Choose(own.Language, os.Getenv)
+		a.lang = messages.Choose(own.Language, os.Getenv)
 		client, err := a.client()
 		if err != nil {
 			return nil, nil, err
@@ -60,7 +60,7 @@ with "recommendations: false" has nothing said after a turn.`,
 		var said []string
 		for _, r := range advice(past, vitals.Over(readings(ctx, own.Thresholds, nil))) {
 			said = append(said, adviceText(a.lang, r))
-			list = append(list, object{{"text", adviceText(words.English, r)}, {"line", r.Line}})
+			list = append(list, object{{"text", adviceText(messages.English, r)}, {"line", r.Line}})
 		}
 		return list, lines(said), nil
 	})
@@ -95,17 +95,17 @@ func advice(past []recommend.Turn, over []string) []recommend.Advice {
 	return recommend.Of(past, books, over)
 }
 
-func adviceText(lang words.Language, r recommend.Advice) string {
+func adviceText(lang messages.Language, r recommend.Advice) string {
 	text := printable(r.Text)
 	switch r.Kind {
 	case recommend.Threshold:
-		return lang.Say(words.AdviceThreshold, text)
+		return lang.Say(messages.AdviceThreshold, text)
 	case recommend.Allow:
-		return lang.Say(words.AdviceAllow, r.Count, printable(r.Target), text, printable(r.Line))
+		return lang.Say(messages.AdviceAllow, r.Count, printable(r.Target), text, printable(r.Line))
 	case recommend.Session:
-		return lang.Say(words.AdviceSession, r.Count, printable(r.Target), text)
+		return lang.Say(messages.AdviceSession, r.Count, printable(r.Target), text)
 	case recommend.Runbook:
-		return lang.Say(words.AdviceRunbook, text, text)
+		return lang.Say(messages.AdviceRunbook, text, text)
 	}
 	return ""
 }
@@ -178,7 +178,7 @@ func (p *pastTurn) take(m *carrelv1.TaskMessage) {
 // end counts the commands of the last plan that a person approved. What the policy never remembers is not in such a plan.
 func (p *pastTurn) end() {
 	for i, s := range p.plan.Steps {
-		if p.byHand && p.ran[i+1] && s.Level == policy.Confirm.String() {
+		if p.byHand && p.ran[i+1] && s.Level == rules.Confirm.String() {
 			p.turn.Approved = append(p.turn.Approved, recommend.Command{Target: s.Target, Text: s.Command})
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/agent/words"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
 )
 
 // planShown is the body of a message of kind plan.
@@ -208,9 +208,9 @@ type partShown struct {
 	LeftOut []string `json:"left_out"`
 }
 
-func (p *partShown) text(lang words.Language) string {
-	return lang.Say(words.ChosenFiles, printable(strings.Join(p.Files, ", ")),
-		cmp.Or(printable(strings.Join(p.LeftOut, ", ")), lang.Say(words.NoFiles)))
+func (p *partShown) text(lang messages.Language) string {
+	return lang.Say(messages.ChosenFiles, printable(strings.Join(p.Files, ", ")),
+		cmp.Or(printable(strings.Join(p.LeftOut, ", ")), lang.Say(messages.NoFiles)))
 }
 
 // rememberedShown is the body of a message of kind remembered.
@@ -219,8 +219,8 @@ type rememberedShown struct {
 	Permissions []string `json:"permissions"`
 }
 
-func (r *rememberedShown) text(lang words.Language) string {
-	return lang.Say(words.Remembered, r.Plan, printable(strings.Join(r.Permissions, " ")))
+func (r *rememberedShown) text(lang messages.Language) string {
+	return lang.Say(messages.Remembered, r.Plan, printable(strings.Join(r.Permissions, " ")))
 }
 
 // notBegunShown is the body of a message of kind not_begun.
@@ -233,14 +233,14 @@ type notBegunShown struct {
 }
 
 // notBegunText names the steps that were not begun, a line for each reason.
-func notBegunText(lang words.Language, n *notBegunShown) string {
+func notBegunText(lang messages.Language, n *notBegunShown) string {
 	var b strings.Builder
 	for i, s := range n.Steps {
 		if i == 0 || s.Why != n.Steps[i-1].Why {
 			if i > 0 {
 				b.WriteString("\n")
 			}
-			b.WriteString("  " + lang.Say(words.NotBegun, printable(lang.Known(s.Why))))
+			b.WriteString("  " + lang.Say(messages.NotBegun, printable(lang.Known(s.Why))))
 		} else {
 			b.WriteString(",")
 		}
@@ -249,23 +249,23 @@ func notBegunText(lang words.Language, n *notBegunShown) string {
 	return b.String() + "\n"
 }
 
-func planText(lang words.Language, p *planShown) string {
+func planText(lang messages.Language, p *planShown) string {
 	var b strings.Builder
-	b.WriteString(lang.Say(words.PlanHead, p.Number, undoing(lang, p.Undoes), printable(p.Goal)) + "\n")
+	b.WriteString(lang.Say(messages.PlanHead, p.Number, undoing(lang, p.Undoes), printable(p.Goal)) + "\n")
 	order, last := "", -1
 	for i, s := range p.Steps {
 		if s.Together > 1 {
-			order, last = "  "+lang.Say(words.Together, i+1, i+s.Together, printable(s.Order))+"\n", i+s.Together-1
+			order, last = "  "+lang.Say(messages.Together, i+1, i+s.Together, printable(s.Order))+"\n", i+s.Together-1
 		}
 		word := s.Level
 		if s.ReadOnly {
-			word += lang.Say(words.OnlyReads)
+			word += lang.Say(messages.OnlyReads)
 		}
 		if s.Profile != "" {
 			word += ", profile " + printable(s.Profile)
 		}
 		if s.Job {
-			word += lang.Say(words.Background, time.Duration(s.LimitMS)*time.Millisecond)
+			word += lang.Say(messages.Background, time.Duration(s.LimitMS)*time.Millisecond)
 		}
 		fmt.Fprintf(&b, "  %d. %s: %s  [%s]\n", i+1, printable(s.Target), printable(s.Command), word)
 		if i == last {
@@ -273,48 +273,48 @@ func planText(lang words.Language, p *planShown) string {
 		}
 	}
 	if len(p.Rollback) > 0 {
-		b.WriteString("  " + lang.Say(words.ToUndo) + printable(strings.Join(p.Rollback, "; ")) + "\n")
+		b.WriteString("  " + lang.Say(messages.ToUndo) + printable(strings.Join(p.Rollback, "; ")) + "\n")
 	}
 	return b.String()
 }
 
 // undoing says of a plan that it has the rollback steps of another one, which runs only if the person says so.
-func undoing(lang words.Language, other int) string {
+func undoing(lang messages.Language, other int) string {
 	if other == 0 {
 		return ""
 	}
-	return lang.Say(words.PlanUndoes, other)
+	return lang.Say(messages.PlanUndoes, other)
 }
 
-func stepText(lang words.Language, s *stepShown) string {
+func stepText(lang messages.Language, s *stepShown) string {
 	head := fmt.Sprintf("  %d. %s: ", s.Step, printable(s.Target))
 	switch {
 	case s.Error != "":
 		return head + printable(lang.Known(s.Error)) + "\n"
 	case s.Code != nil && *s.Code != 0:
-		text := head + lang.Say(words.StepExit, *s.Code)
+		text := head + lang.Say(messages.StepExit, *s.Code)
 		if line := lastLine(s.Stderr); line != "" {
 			text += ": " + cut(printable(line), 200)
 		}
 		return text + "\n"
 	}
 	if s.Job != "" {
-		return head + lang.Say(words.StepJob, printable(s.Job)) + "\n"
+		return head + lang.Say(messages.StepJob, printable(s.Job)) + "\n"
 	}
 	if len(s.Merged) > 0 {
-		return head + lang.Say(words.StepMerged, cut(printable(strings.Join(s.Merged, ", ")), 200)) + "\n"
+		return head + lang.Say(messages.StepMerged, cut(printable(strings.Join(s.Merged, ", ")), 200)) + "\n"
 	}
-	return head + lang.Say(words.StepDone) + "\n"
+	return head + lang.Say(messages.StepDone) + "\n"
 }
 
 // toolText is a call of a tool in one line.
-func toolText(lang words.Language, s *stepShown) string {
-	end := lang.Say(words.ToolRead)
+func toolText(lang messages.Language, s *stepShown) string {
+	end := lang.Say(messages.ToolRead)
 	switch {
 	case s.Error != "":
 		end = cut(printable(lang.Known(s.Error)), 200)
 	case s.Code != nil && *s.Code != 0:
-		if end = lang.Say(words.StepExit, *s.Code); s.Stderr != "" {
+		if end = lang.Say(messages.StepExit, *s.Code); s.Stderr != "" {
 			end = cut(printable(lastLine(s.Stderr)), 200)
 		}
 	}

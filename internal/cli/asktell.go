@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/agent/words"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
 )
 
 // teller shows a person what happens in a turn, and asks them. Its methods may be called from several goroutines.
@@ -55,7 +55,7 @@ func (l *lineTeller) thought(text string) error {
 	}
 	var b strings.Builder
 	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
-		b.WriteString("  " + l.a.lang.Say(words.Thinks) + printable(line) + "\n")
+		b.WriteString("  " + l.a.lang.Say(messages.Thinks) + printable(line) + "\n")
 	}
 	return l.beside("%s", b.String())
 }
@@ -109,5 +109,5 @@ func (l *lineTeller) ask(ctx context.Context, m *carrelv1.Approval, steps bool) 
 }
 
 func (l *lineTeller) settled(*carrelv1.Approval) error {
-	return l.beside("\ncarrel: %s\n", l.a.lang.Say(words.Settled))
+	return l.beside("\ncarrel: %s\n", l.a.lang.Say(messages.Settled))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/agent/words"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
@@ -84,7 +84,7 @@ func (t *turnView) decide(ctx context.Context, m *carrelv1.Approval) error {
 		p, err = t.plans.wait(open, m.GetActionDigest())
 	}
 	if err == nil && t.yesSafe && p.OnlyFirstRun {
-		_ = t.to.note(t.a.lang.Say(words.YesSafe))
+		_ = t.to.note(t.a.lang.Say(messages.YesSafe))
 		r.kind = approval.Once
 	} else {
 		r = t.to.ask(open, m, err == nil && p.several())

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/carrel-dev/carrel/internal/agent/words"
-	"github.com/carrel-dev/carrel/internal/cli/attend"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
+	"github.com/carrel-dev/carrel/internal/cli/attach"
 	"github.com/carrel-dev/carrel/internal/cli/chatui"
 )
 
@@ -70,8 +70,8 @@ func (k *asker) chat(ctx context.Context) error {
 func (k *asker) chatPlain(ctx context.Context) error {
 	shown := &lineTeller{a: k.app}
 	k.to = shown
-	signals := attend.Signals(false)
-	if err := attend.Interruptible(ctx, signals, func(ctx context.Context) error {
+	signals := attach.Signals(false)
+	if err := attach.Interruptible(ctx, signals, func(ctx context.Context) error {
 		if err := k.connect(ctx); err != nil {
 			return err
 		}
@@ -79,11 +79,11 @@ func (k *asker) chatPlain(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	_ = say(k.Err, "%s\n", k.lang.Say(words.ChatBegins, k.agent))
+	_ = say(k.Err, "%s\n", k.lang.Say(messages.ChatBegins, k.agent))
 	for {
 		var line string
-		err := attend.Interruptible(ctx, signals, func(ctx context.Context) (err error) {
-			if err = say(k.Out, "%s", k.lang.Say(words.You)); err == nil {
+		err := attach.Interruptible(ctx, signals, func(ctx context.Context) (err error) {
+			if err = say(k.Out, "%s", k.lang.Say(messages.You)); err == nil {
 				line, err = k.readLine(ctx)
 			}
 			return err
@@ -98,7 +98,7 @@ func (k *asker) chatPlain(ctx context.Context) error {
 			continue
 		}
 		leave := false
-		err = attend.Interruptible(ctx, signals, func(ctx context.Context) (err error) {
+		err = attach.Interruptible(ctx, signals, func(ctx context.Context) (err error) {
 			leave, err = k.plainLine(ctx, line, shown)
 			return err
 		})
@@ -107,7 +107,7 @@ func (k *asker) chatPlain(ctx context.Context) error {
 			return nil
 		}
 		if isInterrupt(err) {
-			_ = say(k.Err, "\ncarrel: %s\n", k.lang.Say(words.Stopped))
+			_ = say(k.Err, "\ncarrel: %s\n", k.lang.Say(messages.Stopped))
 		} else if err != nil {
 			_ = say(k.Err, "carrel: %s\n", errorText(err))
 		}
@@ -119,16 +119,16 @@ func (k *asker) plainLine(ctx context.Context, line string, shown *lineTeller) (
 	text := ""
 	switch {
 	case line == "/help":
-		text = k.lang.Say(words.HelpCommands)
+		text = k.lang.Say(messages.HelpCommands)
 	case line == "/clear":
-		text = k.lang.Say(words.NoScreen)
+		text = k.lang.Say(messages.NoScreen)
 	case line == "/trace":
 		shown.trace = !shown.trace
-		text = k.lang.Say(map[bool]words.Key{true: words.DetailsShown, false: words.DetailsHidden}[shown.trace])
+		text = k.lang.Say(map[bool]messages.Key{true: messages.DetailsShown, false: messages.DetailsHidden}[shown.trace])
 	case strings.HasPrefix(line, "!"):
 		command, tell := strings.CutPrefix(line[1:], "!")
 		if text, err = k.shell(ctx, strings.TrimSpace(command), tell); err == nil && tell {
-			text = strings.TrimSuffix(text, "\n") + "\n" + k.lang.Say(words.ToldNext)
+			text = strings.TrimSuffix(text, "\n") + "\n" + k.lang.Say(messages.ToldNext)
 		}
 	case strings.HasPrefix(line, "/"):
 		text, leave, err = k.command(ctx, line)
@@ -146,24 +146,24 @@ func (k *asker) plainLine(ctx context.Context, line string, shown *lineTeller) (
 }
 
 func isInterrupt(err error) bool {
-	_, ok := errors.AsType[*attend.Interrupt](err)
+	_, ok := errors.AsType[*attach.Interrupt](err)
 	return ok
 }
 
 // servedText says where commands may run.
 func (k *asker) servedText() string {
-	where := []string{k.lang.Say(words.ServedWorkspaces)}
+	where := []string{k.lang.Say(messages.ServedWorkspaces)}
 	if k.served.Local != nil {
-		where = append(where, k.lang.Say(words.ServedHost))
+		where = append(where, k.lang.Say(messages.ServedHost))
 	}
 	if n := len(k.served.Remotes); n > 0 {
-		where = append(where, manyOf(k.lang, n, words.OneRemote, words.Remotes))
+		where = append(where, manyOf(k.lang, n, messages.OneRemote, messages.Remotes))
 	}
-	return strings.Join(where, k.lang.Say(words.And))
+	return strings.Join(where, k.lang.Say(messages.And))
 }
 
 // manyOf is a number of things, by the text for one and that for more.
-func manyOf(lang words.Language, n int, one, more words.Key) string {
+func manyOf(lang messages.Language, n int, one, more messages.Key) string {
 	if n == 1 {
 		return lang.Say(one)
 	}

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/agent/hosts/steps"
-	"github.com/carrel-dev/carrel/internal/agent/words"
-	"github.com/carrel-dev/carrel/internal/base/cells"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
+	"github.com/carrel-dev/carrel/internal/base/termtext"
 )
 
 // command carries out a line of a chat that begins with a slash, in both modes, and returns what there is to say.
@@ -31,27 +31,27 @@ func (k *asker) command(ctx context.Context, line string) (text string, leave bo
 	switch name {
 	case "/new":
 		k.after, k.told = "", ""
-		return k.lang.Say(words.BeginsAnew), false, nil
+		return k.lang.Say(messages.BeginsAnew), false, nil
 	case "/resume":
 		after, err := newestTask(ctx, k.client, k.ws)
 		if err != nil {
 			return "", false, err
 		}
 		k.after = after
-		return k.lang.Say(words.GoesOnFrom, after), false, nil
+		return k.lang.Say(messages.GoesOnFrom, after), false, nil
 	case "/on":
 		return k.servedText(), false, nil
 	case "/plan":
 		if k.planOnly = !k.planOnly; k.planOnly {
-			return k.lang.Say(words.OnlyPlans), false, nil
+			return k.lang.Say(messages.OnlyPlans), false, nil
 		}
-		return k.lang.Say(words.PlansRun), false, nil
+		return k.lang.Say(messages.PlansRun), false, nil
 	case "/tools":
 		rows, err := k.checked(ctx)
 		var b strings.Builder
 		for _, r := range rows {
 			if r[1] != "" {
-				fmt.Fprintf(&b, "%s%s\n", cells.Cell(r[0], 12), r[1])
+				fmt.Fprintf(&b, "%s%s\n", termtext.Cell(r[0], 12), r[1])
 			}
 		}
 		return b.String(), false, err
@@ -83,9 +83,9 @@ func (k *asker) jobs(ctx context.Context) (text string, err error) {
 		return err
 	})
 	if text == "" {
-		text = k.lang.Say(words.NoJobs) + "\n"
+		text = k.lang.Say(messages.NoJobs) + "\n"
 	}
-	return text + k.lang.Say(words.JobHelp), err
+	return text + k.lang.Say(messages.JobHelp), err
 }
 
 // shellDelay is how long what a command left running may go on printing.

@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/agent/words"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
 	"github.com/carrel-dev/carrel/internal/cli/chatui"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 )
@@ -79,12 +79,12 @@ func (s *chatSession) Prepare(ctx context.Context, emit func(chatui.Event)) (cha
 func (s *chatSession) targets() string {
 	where := []string{}
 	if s.k.served.Local != nil {
-		where = append(where, s.k.lang.Say(words.ShortHost))
+		where = append(where, s.k.lang.Say(messages.ShortHost))
 	}
 	if n := len(s.k.served.Remotes); n > 0 {
-		where = append(where, manyOf(s.k.lang, n, words.ShortOneRemote, words.ShortRemotes))
+		where = append(where, manyOf(s.k.lang, n, messages.ShortOneRemote, messages.ShortRemotes))
 	}
-	return strings.Join(append(where, s.k.lang.Say(words.ShortWorkspaces)), s.k.lang.Say(words.And))
+	return strings.Join(append(where, s.k.lang.Say(messages.ShortWorkspaces)), s.k.lang.Say(messages.And))
 }
 
 // used returns what the agent's workspace has used of its model since the last call; nothing if that is not known.
@@ -229,7 +229,7 @@ func (s *chatSession) notBegun(n *notBegunShown) error {
 }
 
 func (s *chatSession) tool(x *stepShown) error {
-	return s.note(s.k.lang.Say(words.Read, toolText(s.k.lang, x)))
+	return s.note(s.k.lang.Say(messages.Read, toolText(s.k.lang, x)))
 }
 
 func (s *chatSession) refusal(outcome, why string) error {
@@ -263,7 +263,7 @@ func (s *chatSession) ask(ctx context.Context, m *carrelv1.Approval, steps bool)
 }
 
 func (s *chatSession) settled(m *carrelv1.Approval) error {
-	return s.tell(chatui.Settled{ID: m.GetId(), How: s.k.lang.Say(words.Settled)})
+	return s.tell(chatui.Settled{ID: m.GetId(), How: s.k.lang.Say(messages.Settled)})
 }
 
 // quietly has everything that is printed meanwhile become notes: a line on the terminal would break the screen.

@@ -21,10 +21,10 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
-	"github.com/carrel-dev/carrel/internal/agent/words"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
 	"github.com/carrel-dev/carrel/internal/base/build"
-	"github.com/carrel-dev/carrel/internal/base/fault"
-	"github.com/carrel-dev/carrel/internal/cli/attend"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
+	"github.com/carrel-dev/carrel/internal/cli/attach"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -33,7 +33,7 @@ import (
 type Streams struct{ In, Out, Err *os.File }
 
 // exitFailure is the exit code for failures. exec passes the code of its command on, so its own failures have the codes of
-// package attend.
+// package attach.
 const exitFailure = 1
 
 // app is one run.
@@ -45,7 +45,7 @@ type app struct {
 	// rootless: use the caller's own carrel, even if the system has one.
 	rootless bool
 	// lang is what the agent's person reads. It is English everywhere else.
-	lang words.Language
+	lang messages.Language
 	// connected is the client that the calls of this run share, once there is one.
 	connected *carrel.Client
 	// stored are the secrets that this command has made of variables.
@@ -161,7 +161,7 @@ func failureCode(cmd *cobra.Command, err error) int {
 	if cmd == nil || cmd.Name() != "exec" && cmd.Name() != "run" {
 		return exitFailure
 	}
-	return attend.Failure(err, carrel.IsCommandError(err))
+	return attach.Failure(err, carrel.IsCommandError(err))
 }
 
 // Once, not with each tree: a program may run several commands at a time.
@@ -300,7 +300,7 @@ func flagError(c *cobra.Command, err error) error {
 	}
 	form, ok := forms[bad.GetFlag().Value.Type()]
 	if !ok {
-		form = fault.Text(bad.Unwrap())
+		form = errtext.Text(bad.Unwrap())
 	}
 	return usage(c, "cannot use --%s %q: %s", bad.GetFlag().Name, bad.GetValue(), form)
 }

@@ -19,7 +19,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/base/build"
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox/probe"
 )
 
@@ -185,7 +185,7 @@ func checkPrograms() probe.Result {
 	r := probe.Result{ID: "programs", Needed: "carrel up", State: probe.Yes}
 	programs, err := findPrograms()
 	if err != nil {
-		r.State, r.Found, r.Remedy = probe.No, fault.Text(err), "make build, or install the package"
+		r.State, r.Found, r.Remedy = probe.No, errtext.Text(err), "make build, or install the package"
 		return r
 	}
 	r.Found = programs["carrel-broker"]
@@ -207,7 +207,7 @@ func (i *instance) checkData() probe.Result {
 	}
 	r.Found = i.data + " is root's and closed to others"
 	if err := checkDir(i.data); err != nil {
-		r.State, r.Found, r.Remedy = probe.No, fault.Text(err), "name another with --data"
+		r.State, r.Found, r.Remedy = probe.No, errtext.Text(err), "name another with --data"
 	}
 	return r
 }
@@ -256,7 +256,7 @@ func (a *app) checkDaemon(ctx context.Context) (_ probe.Result, m *carrelv1.Vers
 	r := probe.Result{ID: "daemon", Needed: "using carrel", State: probe.Yes}
 	t, err := a.target()
 	if err != nil {
-		r.State, r.Found, r.Remedy = probe.No, fault.Text(err), "as the error says"
+		r.State, r.Found, r.Remedy = probe.No, errtext.Text(err), "as the error says"
 		return r, nil
 	}
 	client, err := a.clientIfUp()
@@ -269,7 +269,7 @@ func (a *app) checkDaemon(ctx context.Context) (_ probe.Result, m *carrelv1.Vers
 		m, err = askOf(ctx, client, system.Version, &carrelv1.VersionRequest{})
 	}
 	if err != nil {
-		r.State, r.Found, r.Remedy = probe.No, fault.Text(err), startCommand(ctx)
+		r.State, r.Found, r.Remedy = probe.No, errtext.Text(err), startCommand(ctx)
 		return r, nil
 	}
 	return sameVersion(r, m.GetVersion(), build.Version()), m
@@ -321,7 +321,7 @@ func (a *app) checkAudit(ctx context.Context) (probe.Result, bool) {
 	case short.Err() != nil:
 		r.Found += fmt.Sprintf("; not verified here, as that takes longer than %v: sudo carrel audit verify", verifyTimeout)
 	case err != nil:
-		r.Found += "; not verified: " + fault.Text(err)
+		r.Found += "; not verified: " + errtext.Text(err)
 	case v.GetOk():
 		r.Found += "; verified: " + counted(v.GetRecords(), "record")
 	default:

@@ -80,7 +80,7 @@ func errorTable(t *testing.T) (rows []string) {
 	t.Helper()
 	var sources []string
 	var err error
-	for _, dir := range []string{".", "../../internal/cli/attend", "../../internal/cli/front", "../../internal/wire/fdapi/client"} {
+	for _, dir := range []string{".", "../../internal/cli/attach", "../../internal/cli/fast", "../../internal/wire/fdapi/client"} {
 		var here []string
 		here, err = filepath.Glob(filepath.Join(dir, "*.go"))
 		sources = append(sources, here...)

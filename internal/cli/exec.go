@@ -13,7 +13,7 @@ import (
 	"golang.org/x/term"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/cli/attend"
+	"github.com/carrel-dev/carrel/internal/cli/attach"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -152,7 +152,7 @@ func (a *app) exec(c *cobra.Command, workspace string, argv []string, x *execFla
 		size := a.windowSize()
 		spec.Terminal = &size
 	}
-	signals := attend.Signals(x.tty)
+	signals := attach.Signals(x.tty)
 	a.leaveQuit()
 	cmd, err := a.start(c.Context(), client, workspace, spec, signals)
 	if err != nil {
@@ -227,7 +227,7 @@ func (a *app) attend(
 	}
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	go attend.PassOn(ctx, signals, cmd.Signal, func(ctx context.Context) {
+	go attach.PassOn(ctx, signals, cmd.Signal, func(ctx context.Context) {
 		_ = cmd.Resize(ctx, a.windowSize()) // the next one corrects it
 	}, giveUp)
 	status, err := cmd.Run(ctx, streams)
@@ -235,7 +235,7 @@ func (a *app) attend(
 		return err
 	}
 	a.code = status.Code
-	end := attend.End{Code: status.Code, TimedOut: status.TimedOut, OOM: status.OOM, Stuck: status.Stuck}
+	end := attach.End{Code: status.Code, TimedOut: status.TimedOut, OOM: status.OOM, Stuck: status.Stuck}
 	if said := end.Said(workspace, timeout); said != "" {
 		_ = say(a.Err, "%s", said)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/agent/hosts/jobs"
 	"github.com/carrel-dev/carrel/internal/agent/hosts/steps"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/cli/attend"
+	"github.com/carrel-dev/carrel/internal/cli/attach"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 )
 
@@ -243,7 +243,7 @@ func (a *app) jobOutput(ctx context.Context, j *steps.Jobs, job id.Command, foll
 				if from[i] = chunk.Next(); !isTerminal(to) {
 					_, err = to.Write(chunk.Data)
 				} else { // a terminal obeys nothing that it prints
-					_, err = fmt.Fprint(to, attend.Message(string(chunk.Data)))
+					_, err = fmt.Fprint(to, attach.Message(string(chunk.Data)))
 				}
 				if err != nil {
 					return err

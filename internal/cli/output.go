@@ -17,9 +17,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/carrel-dev/carrel/internal/base/cells"
-	"github.com/carrel-dev/carrel/internal/base/fault"
-	"github.com/carrel-dev/carrel/internal/cli/attend"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
+	"github.com/carrel-dev/carrel/internal/base/termtext"
+	"github.com/carrel-dev/carrel/internal/cli/attach"
 )
 
 // format is the value of -o.
@@ -261,7 +261,7 @@ func (t *table) render(f *os.File) error {
 			}
 			r[i] = printable(r[i])
 			c := r[i]
-			widths[i] = max(widths[i], cells.Width(c))
+			widths[i] = max(widths[i], termtext.Width(c))
 		}
 	}
 	if t.free && len(widths) > 0 {
@@ -281,14 +281,14 @@ func (t *table) render(f *os.File) error {
 	colour := colours(f)
 	var b strings.Builder
 	for n, r := range t.rows {
-		if at := len(r) - 1; t.folded && t.fit && at == 1 && cells.Width(r[1]) > lineWidth-widths[0]-2 {
+		if at := len(r) - 1; t.folded && t.fit && at == 1 && termtext.Width(r[1]) > lineWidth-widths[0]-2 {
 			indent := strings.Repeat(" ", widths[0]+2)
 			r[1] = strings.TrimSuffix(strings.TrimPrefix(wrap(r[1], indent), indent), "\n")
 		}
 		for i, c := range r {
 			pad := ""
 			if i < len(r)-1 {
-				pad = strings.Repeat(" ", widths[i]-cells.Width(c)+2)
+				pad = strings.Repeat(" ", widths[i]-termtext.Width(c)+2)
 			}
 			if colour && n > 0 && i == t.state && stateColours[c] != plain {
 				c = "\x1b[" + stateColours[c] + "m" + c + "\x1b[0m"
@@ -337,7 +337,7 @@ func printable(s string) string {
 }
 
 // message makes a text of several lines safe for a terminal.
-func message(s string) string { return attend.Message(s) }
+func message(s string) string { return attach.Message(s) }
 
 // shellQuote joins argv so that a person can paste it.
 func shellQuote(argv []string) string {
@@ -421,7 +421,7 @@ func counted[N int | int32 | int64 | uint32 | uint64](n N, name string) string {
 // "cannot" again.
 func errorText(err error) string {
 	var lines []string
-	for line := range strings.SplitSeq(fault.Text(err), "\n") {
+	for line := range strings.SplitSeq(errtext.Text(err), "\n") {
 		if strings.HasPrefix(line, "cannot ") {
 			line = strings.ReplaceAll(line, ": cannot ", ": ")
 		}

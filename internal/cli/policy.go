@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
@@ -57,15 +57,15 @@ func (f *policyFlags) add(c *cobra.Command) {
 }
 
 // engine compiles the policy and returns the question without its command.
-func (f *policyFlags) engine(c *cobra.Command) (*policy.Engine, policy.Question, error) {
-	q := policy.Question{Profile: policy.Profile(f.profile), Source: policy.Origin(f.source), Verified: true}
+func (f *policyFlags) engine(c *cobra.Command) (*rules.Engine, rules.Question, error) {
+	q := rules.Question{Profile: rules.Profile(f.profile), Source: rules.Origin(f.source), Verified: true}
 	switch q.Profile {
-	case policy.Host, policy.Remote, policy.Workspace:
+	case rules.Host, rules.Remote, rules.Workspace:
 	default:
 		return nil, q, usage(c, "cannot use the profile %q: it is one of host, remote, workspace", f.profile)
 	}
 	switch q.Source {
-	case policy.User, policy.LLM:
+	case rules.User, rules.LLM:
 	default:
 		return nil, q, usage(c, "cannot use the source %q: it is user or llm", f.source)
 	}
@@ -76,16 +76,16 @@ func (f *policyFlags) engine(c *cobra.Command) (*policy.Engine, policy.Question,
 	return e, q, err
 }
 
-func compilePolicy(file string, noBuiltin bool) (*policy.Engine, error) {
-	conf := policy.Config{NoBuiltin: noBuiltin}
+func compilePolicy(file string, noBuiltin bool) (*rules.Engine, error) {
+	conf := rules.Config{NoBuiltin: noBuiltin}
 	if file != "" {
 		b, err := os.ReadFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the policy: %w", err)
 		}
-		conf.Rules = &policy.Source{Name: file, Data: b}
+		conf.Rules = &rules.Source{Name: file, Data: b}
 	}
-	return policy.New(conf)
+	return rules.New(conf)
 }
 
 func (a *app) policyReloadCommand() *cobra.Command {
@@ -119,7 +119,7 @@ type evalQuestion struct {
 // evalAnswer is a line that eval writes.
 type evalAnswer struct {
 	ID             json.RawMessage `json:"id"`
-	Level          policy.Level    `json:"level"`
+	Level          rules.Level     `json:"level"`
 	RiskScore      int             `json:"risk_score"`
 	Capabilities   []string        `json:"capabilities"`
 	MatchedRules   []string        `json:"matched_rules"`
@@ -280,7 +280,7 @@ func (a *app) explainFor(c *cobra.Command, workspace, source string, argv []stri
 	if err != nil {
 		return nil, nil, err
 	}
-	var d policy.Decision
+	var d rules.Decision
 	if err := json.Unmarshal(m.GetDecision(), &d); err != nil {
 		return nil, nil, fmt.Errorf("cannot read the daemon's decision: %w", err)
 	}
@@ -292,7 +292,7 @@ func (a *app) explainFor(c *cobra.Command, workspace, source string, argv []stri
 		how = "its isolation was not seen to hold, so that it is judged as a host; \"carrel inspect\" says what does not"
 	}
 	shown := struct {
-		policy.Decision
+		rules.Decision
 		Workspace string `json:"workspace"`
 		Verified  bool   `json:"verified"`
 		Assumed   bool   `json:"assumed"`
@@ -301,12 +301,12 @@ func (a *app) explainFor(c *cobra.Command, workspace, source string, argv []stri
 }
 
 // explained is a decision for people, after a head.
-func explained(d *policy.Decision, head string) *shaped {
+func explained(d *rules.Decision, head string) *shaped {
 	return &shaped{whole: text(head + explanation(d, false)), narrow: text(head + explanation(d, true))}
 }
 
 // explanation is the text of a decision, with reasons in lines that fit.
-func explanation(d *policy.Decision, fit bool) string {
+func explanation(d *rules.Decision, fit bool) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  risk %d  profile %s\npolicy %s\n", d.Level, d.RiskScore, d.Profile, d.Policy)
 	for _, s := range d.Segments {

@@ -23,7 +23,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox/oom"
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox/sched"
-	"github.com/carrel-dev/carrel/internal/cli/front"
+	"github.com/carrel-dev/carrel/internal/cli/fast"
 	"github.com/carrel-dev/carrel/internal/linux/pidfd"
 	"github.com/carrel-dev/carrel/internal/linux/thread"
 )
@@ -36,7 +36,7 @@ const (
 
 // findProgram looks for a program of carrel that users do not run.
 func findProgram(name string) (string, error) {
-	dirs, err := front.Places()
+	dirs, err := fast.Places()
 	if err != nil {
 		return "", fmt.Errorf("cannot find %s: %w", name, err)
 	}

@@ -13,16 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/agent/words"
-	"github.com/carrel-dev/carrel/internal/base/cells"
-	"github.com/carrel-dev/carrel/internal/cli/attend"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
+	"github.com/carrel-dev/carrel/internal/base/termtext"
+	"github.com/carrel-dev/carrel/internal/cli/attach"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
 // approvalText shows a person everything that decides about a question.
-func approvalText(lang words.Language, m *carrelv1.Approval) string {
+func approvalText(lang messages.Language, m *carrelv1.Approval) string {
 	var b strings.Builder
 	action := actionOf(m)
 	if m.GetKind() == string(operation.RunPlan) { // a step a line
@@ -32,45 +32,45 @@ func approvalText(lang words.Language, m *carrelv1.Approval) string {
 		}
 		action = strings.Join(steps, "\n  ")
 	}
-	fmt.Fprintf(&b, "%s\n\n  %s\n\n", lang.Say(words.QuestionHead, m.GetId(), m.GetState(), m.GetRiskScore()), action)
+	fmt.Fprintf(&b, "%s\n\n  %s\n\n", lang.Say(messages.QuestionHead, m.GetId(), m.GetState(), m.GetRiskScore()), action)
 	line := func(name, text string) {
 		if text != "" {
-			fmt.Fprintf(&b, "  %s%s\n", cells.Cell(name, 12), printable(text))
+			fmt.Fprintf(&b, "  %s%s\n", termtext.Cell(name, 12), printable(text))
 		}
 	}
-	row := func(name words.Key, text string) { line(lang.Say(name), text) }
+	row := func(name messages.Key, text string) { line(lang.Say(name), text) }
 	where := m.GetKey()
 	if name := m.GetWorkspace(); name != "" && name != where {
 		where = strings.TrimSpace(where + " (" + name + ")")
 	}
 	if m.GetCwd() != "" {
-		where += lang.Say(words.InDirectory, m.GetCwd())
+		where += lang.Say(messages.InDirectory, m.GetCwd())
 	}
-	row(words.RowWhere, where)
-	row(words.RowAs, m.GetUser())
-	row(words.RowVariables, strings.Join(m.GetEnv(), " "))
-	wrote := words.PersonTyped
+	row(messages.RowWhere, where)
+	row(messages.RowAs, m.GetUser())
+	row(messages.RowVariables, strings.Join(m.GetEnv(), " "))
+	wrote := messages.PersonTyped
 	if m.GetSource() != carrel.SourceUser {
-		wrote = words.ModelWrote
+		wrote = messages.ModelWrote
 	}
-	row(words.RowAskedBy, lang.Say(wrote, m.GetRequester()))
-	row(words.RowThread, m.GetThread())
-	row(words.RowRule, m.GetRule())
-	row(words.RowFiles, strings.Join(m.GetFiles(), ", "))
+	row(messages.RowAskedBy, lang.Say(wrote, m.GetRequester()))
+	row(messages.RowThread, m.GetThread())
+	row(messages.RowRule, m.GetRule())
+	row(messages.RowFiles, strings.Join(m.GetFiles(), ", "))
 	isolation := m.GetIsolation()
 	switch {
 	case m.GetKind() != string(operation.ExecCommand) && m.GetKind() != string(operation.RunOnce): // they are judged by no profile
 	case m.GetProfile() == "workspace":
-		isolation += lang.Say(words.AllVerified)
+		isolation += lang.Say(messages.AllVerified)
 	case m.GetProfile() == "host" && len(m.GetArgv()) > 0:
-		isolation += lang.Say(words.NotVerified)
+		isolation += lang.Say(messages.NotVerified)
 	}
-	row(words.RowIsolation, strings.TrimPrefix(strings.TrimPrefix(isolation, "; "), "；"))
-	row(words.RowMay, strings.Join(m.GetCapabilities(), ", "))
+	row(messages.RowIsolation, strings.TrimPrefix(strings.TrimPrefix(isolation, "; "), "；"))
+	row(messages.RowMay, strings.Join(m.GetCapabilities(), ", "))
 	for i, why := range m.GetReasons() {
 		why = lang.Reason(why)
 		if i == 0 {
-			row(words.RowBecause, why)
+			row(messages.RowBecause, why)
 			continue
 		}
 		line("", why)
@@ -79,30 +79,31 @@ func approvalText(lang words.Language, m *carrelv1.Approval) string {
 		for _, s := range m.GetSegments() {
 			fmt.Fprintf(&b, "\n  %s  risk %d  %s\n", s.GetLevel(), s.GetRiskScore(), printable(s.GetText()))
 			if s.GetVia() != "" {
-				line("", lang.Say(words.RunBy, s.GetVia()))
+				line("", lang.Say(messages.RunBy, s.GetVia()))
 			}
 			line("", strings.Join(s.GetCapabilities(), ", "))
 		}
 	}
 	switch {
 	case m.GetHost() != "":
-		b.WriteString("\n  " + lang.Say(words.HoldsMinute) + "\n")
+		b.WriteString("\n  " + lang.Say(messages.HoldsMinute) + "\n")
 	case m.GetKind() == string(operation.RunPlan) && threaded(m):
-		b.WriteString("\n  " + lang.Say(words.HoldsSession, m.GetId()) + "\n")
+		b.WriteString("\n  " + lang.Say(messages.HoldsSession, m.GetId()) + "\n")
 	case m.GetOnceOnly():
-		b.WriteString("\n  " + lang.Say(words.NeverKept) + "\n")
+		b.WriteString("\n  " + lang.Say(messages.NeverKept) + "\n")
 	}
 	if isPending(m) {
-		b.WriteString("\n  " + lang.Say(words.ExpiresAt, untilText(m)) + "\n")
+		b.WriteString("\n  " + lang.Say(messages.ExpiresAt, untilText(m)) + "\n")
 	}
 	if w := m.GetAnswer(); w != nil {
 		self := ""
 		if w.GetSelf() {
-			self = lang.Say(words.Themselves)
+			self = lang.Say(messages.Themselves)
 		}
-		b.WriteString("\n  " + lang.Say(words.AnsweredBy, w.GetKind(), w.GetBy(), self, at(w.GetUnixMs()).Local().Format(time.DateTime)) + "\n")
-		row(words.RowFiles, strings.Join(w.GetFiles(), ", "))
-		row(words.RowReason, w.GetReason())
+		when := at(w.GetUnixMs()).Local().Format(time.DateTime)
+		b.WriteString("\n  " + lang.Say(messages.AnsweredBy, w.GetKind(), w.GetBy(), self, when) + "\n")
+		row(messages.RowFiles, strings.Join(w.GetFiles(), ", "))
+		row(messages.RowReason, w.GetReason())
 	}
 	return b.String()
 }
@@ -189,21 +190,21 @@ type reply struct {
 // the steps of a plan one at a time.
 func (a *app) prompt(ctx context.Context, m *carrelv1.Approval, threads, steps bool) reply {
 	var shown []string
-	add := func(offered bool, key words.Key) {
+	add := func(offered bool, key messages.Key) {
 		if offered {
 			shown = append(shown, a.lang.Say(key))
 		}
 	}
 	plan := m.GetKind() == string(operation.RunPlan)
-	add(steps, words.KeySteps)
-	add(threads && plan, words.KeySession)
-	add(true, words.KeyOnce)
-	add(threads && !plan, words.KeyThread)
-	add(len(m.GetFiles()) > 0, words.KeyFiles)
-	add(true, words.KeyNo)
+	add(steps, messages.KeySteps)
+	add(threads && plan, messages.KeySession)
+	add(true, messages.KeyOnce)
+	add(threads && !plan, messages.KeyThread)
+	add(len(m.GetFiles()) > 0, messages.KeyFiles)
+	add(true, messages.KeyNo)
 	keys := strings.Join(shown, "  ")
 	a.forgetTyped()
-	_ = say(a.Err, "%s", a.lang.Say(words.AsksYou, approvalText(a.lang, m), keys))
+	_ = say(a.Err, "%s", a.lang.Say(messages.AsksYou, approvalText(a.lang, m), keys))
 	for range 3 {
 		line, err := a.readLine(ctx)
 		if err != nil {
@@ -219,14 +220,14 @@ func (a *app) prompt(ctx context.Context, m *carrelv1.Approval, threads, steps b
 		case key == "t" && threads:
 			return reply{kind: approval.Thread}
 		case key == "n" || key == "d":
-			_ = say(a.Err, "%s", a.lang.Say(words.WhyNot))
+			_ = say(a.Err, "%s", a.lang.Say(messages.WhyNot))
 			why, err := a.readLine(ctx)
 			if err != nil && !errors.Is(err, io.EOF) {
 				return reply{err: fmt.Errorf("cannot read your reason: %w", err)}
 			}
 			return reply{kind: approval.Deny, reason: strings.TrimSpace(why)}
 		}
-		_ = say(a.Err, "%s", a.lang.Say(words.AnswerWith, keys))
+		_ = say(a.Err, "%s", a.lang.Say(messages.AnswerWith, keys))
 	}
 	return reply{err: fmt.Errorf("cannot go on: there is no answer, and nothing was run: %w", errdefs.ErrAborted)}
 }
@@ -235,7 +236,7 @@ func (a *app) prompt(ctx context.Context, m *carrelv1.Approval, threads, steps b
 func (a *app) chooseFiles(ctx context.Context, files []string) reply {
 	var yes []string
 	for i, f := range files {
-		_ = say(a.Err, "%s", a.lang.Say(words.ChangeFile, i+1, len(files), printable(f)))
+		_ = say(a.Err, "%s", a.lang.Say(messages.ChangeFile, i+1, len(files), printable(f)))
 		for tries := 1; ; tries++ {
 			line, err := a.readLine(ctx)
 			if err != nil {
@@ -251,7 +252,7 @@ func (a *app) chooseFiles(ctx context.Context, files []string) reply {
 			if tries == 3 {
 				return reply{err: fmt.Errorf("cannot go on: there is no answer, and nothing was run: %w", errdefs.ErrAborted)}
 			}
-			_ = say(a.Err, "%s", a.lang.Say(words.AnswerYesNo))
+			_ = say(a.Err, "%s", a.lang.Say(messages.AnswerYesNo))
 		}
 	}
 	switch len(yes) {
@@ -270,7 +271,7 @@ func (a *app) chooseFiles(ctx context.Context, files []string) reply {
 func (a *app) asking(
 	ctx context.Context, client *carrel.Client, spec *carrel.Spec, signals <-chan os.Signal, start func(context.Context) error,
 ) error {
-	return attend.Interruptible(ctx, signals, func(ctx context.Context) error { return a.started(ctx, client, spec, start) })
+	return attach.Interruptible(ctx, signals, func(ctx context.Context) error { return a.started(ctx, client, spec, start) })
 }
 
 // started is asking without the signals, which end ctx.
@@ -312,7 +313,7 @@ func (a *app) started(ctx context.Context, client *carrel.Client, spec *carrel.S
 		}
 	}()
 	r := a.prompt(open, m, threaded(m), false)
-	if by, ok := errors.AsType[*attend.Interrupt](r.err); ok {
+	if by, ok := errors.AsType[*attach.Interrupt](r.err); ok {
 		return fmt.Errorf("cannot go on: %w; nothing was run; approval %s stays open and expires at %s", by, name, untilText(m))
 	}
 	if errors.Is(r.err, errSettled) {

@@ -17,7 +17,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/base/checkpoint"
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 )
 
 // An export is JSON lines: first the checkpoint that proves all records, then the records, each
@@ -184,7 +184,7 @@ given, its signature is wanted. The exit code is 1 if something does not hold.`,
 			}
 			return err
 		case err != nil:
-			err = say(a.Out, "not ok: %s\n", printable(fault.Text(err)))
+			err = say(a.Out, "not ok: %s\n", printable(errtext.Text(err)))
 			return err
 		}
 		by := "the log's key"

@@ -15,10 +15,10 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/cli/attend"
-	"github.com/carrel-dev/carrel/internal/linux/pages"
+	"github.com/carrel-dev/carrel/internal/cli/attach"
+	"github.com/carrel-dev/carrel/internal/linux/memrelease"
 	"github.com/carrel-dev/carrel/internal/linux/relay"
 	"github.com/carrel-dev/carrel/internal/rootless"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
@@ -145,7 +145,7 @@ func (a *app) run(c *cobra.Command, argv []string, x *runFlags) error {
 	}
 	x.dir = atHome(x.dir)
 	spec := x.spec(argv)
-	signals := attend.Signals(x.tty)
+	signals := attach.Signals(x.tty)
 	a.leaveQuit()
 	if os.Geteuid() == 0 {
 		return a.runRoot(c.Context(), spec, mounts, signals, x)
@@ -204,7 +204,7 @@ func (x *runFlags) notHere(err error) error {
 		return err
 	}
 	return fmt.Errorf("%s; --here takes no such word: use -v \"$PWD:$PWD:root\" --cwd \"$PWD\" in its place: %w",
-		fault.Text(err), errdefs.ErrPermissionDenied)
+		errtext.Text(err), errdefs.ErrPermissionDenied)
 }
 
 // settling is how long a command runs before the memory that its start needed is given back.
@@ -276,14 +276,14 @@ func (a *app) runRootless(
 	}
 	// A signal ends the start, and nothing of it is left.
 	var r *rootless.Run
-	err = attend.Interruptible(ctx, signals, func(ctx context.Context) (err error) {
+	err = attach.Interruptible(ctx, signals, func(ctx context.Context) (err error) {
 		if o.Egress, err = a.egress(ctx, x, hosts, o.Mounts); err != nil {
 			return err
 		}
 		r, err = rootless.Start(ctx, o)
 		return err
 	})
-	by, interrupted := errors.AsType[*attend.Interrupt](err)
+	by, interrupted := errors.AsType[*attach.Interrupt](err)
 	if r == nil && interrupted {
 		a.code = 128 + by.Signal()
 		return say(a.Err, "carrel: nothing was run: %v came before the command had started\n", by)
@@ -320,7 +320,7 @@ func (a *app) runRootless(
 		_ = r.Resize(ctx, now.Rows, now.Cols) // the next one corrects it
 	}
 	// Most commands that last are waited for, and a wait does not need what the start needed.
-	waits := time.AfterFunc(settling, pages.GiveBack)
+	waits := time.AfterFunc(settling, memrelease.GiveBack)
 	defer waits.Stop()
 	return a.attend(ctx, string(r.Name), ownRun{r}, signals, &x.commandFlags, 0)
 }
@@ -349,7 +349,7 @@ func (a *app) writeReport(path, name string, controls any) error {
 // noDaemon is the error of a run as root that no daemon serves.
 func noDaemon(err error) error {
 	return fmt.Errorf("cannot run as root without the daemon: %s; start it with \"carrel up --detach\", "+
-		"or run this as an ordinary user, who needs none: %w", fault.Text(err), errdefs.ErrUnavailable)
+		"or run this as an ordinary user, who needs none: %w", errtext.Text(err), errdefs.ErrUnavailable)
 }
 
 // runRoot makes a workspace through the daemon, and destroys it when the command has ended.

@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
-	"github.com/carrel-dev/carrel/internal/cli/front"
+	"github.com/carrel-dev/carrel/internal/cli/fast"
 )
 
 func (a *app) setupCommand() *cobra.Command {
@@ -34,7 +34,7 @@ the broker's settings, and so what root does.`,
 	c.Flags().BoolVar(&settings, "print-settings", false, "print the broker's settings for /etc/carrel/broker.json")
 	c.Flags().StringVar(&name, "user", daemonUser, "the user that the daemon runs as")
 	c.Flags().StringVar(
-		&path, "broker", filepath.Join(front.Libexec, "carrel-broker"),
+		&path, "broker", filepath.Join(fast.Libexec, "carrel-broker"),
 		"the path of the broker's program; root must own it and all directories above it",
 	)
 	c.MarkFlagsMutuallyExclusive("print-sudoers", "print-settings")

@@ -12,8 +12,8 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/agent/hosts/steps"
-	"github.com/carrel-dev/carrel/internal/agent/words"
-	"github.com/carrel-dev/carrel/internal/base/cells"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
+	"github.com/carrel-dev/carrel/internal/base/termtext"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -21,7 +21,7 @@ import (
 // changesAt names the place whose changes to files are meant: a workspace, a remote host, or this machine if both are empty.
 type changesAt struct {
 	// lang is that of the states.
-	lang              words.Language
+	lang              messages.Language
 	workspace, remote string
 	// inventory is the file that names remote hosts, "" for the user's own.
 	inventory string
@@ -35,7 +35,7 @@ type change struct {
 }
 
 func (a *app) undoCommand() *cobra.Command {
-	at := changesAt{lang: words.English, client: a.client}
+	at := changesAt{lang: messages.English, client: a.client}
 	c := &cobra.Command{
 		Use:   "undo [flags] [ID]",
 		Short: help(operation.UndoPatch),
@@ -169,14 +169,14 @@ func (at *changesAt) list(ctx context.Context) (all []change, err error) {
 }
 
 // changeState is the state of a change to files, in words.
-func changeState(lang words.Language, conflict, undone bool) string {
+func changeState(lang messages.Language, conflict, undone bool) string {
 	switch {
 	case conflict:
-		return lang.Say(words.ChangeConflict)
+		return lang.Say(messages.ChangeConflict)
 	case undone:
-		return lang.Say(words.ChangeUndone)
+		return lang.Say(messages.ChangeUndone)
 	}
-	return lang.Say(words.ChangeMade)
+	return lang.Say(messages.ChangeMade)
 }
 
 // remoteNames are the names of remote hosts, as far as a file of them can be read.
@@ -229,18 +229,18 @@ func (k *asker) undoText(ctx context.Context, arg string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		return k.lang.Say(words.Undone, place+id), nil
+		return k.lang.Say(messages.Undone, place+id), nil
 	}
 	all, err := at.list(ctx)
 	if err != nil {
 		return "", err
 	}
 	if len(all) == 0 {
-		return k.lang.Say(words.NoChanges), nil
+		return k.lang.Say(messages.NoChanges), nil
 	}
 	var b strings.Builder
 	for _, r := range all {
-		fmt.Fprintf(&b, "%s  %s%s\n", r.id, cells.Cell(r.state, 12), strings.Join(r.files, " "))
+		fmt.Fprintf(&b, "%s  %s%s\n", r.id, termtext.Cell(r.state, 12), strings.Join(r.files, " "))
 	}
 	return b.String(), nil
 }

@@ -10,7 +10,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/base/build"
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
@@ -54,7 +54,7 @@ func (a *app) versionCommand() *cobra.Command {
 		}
 		o = append(o, object{{"host", host}, {"own", own}, {"why", t.why}}...)
 		if err != nil {
-			o = o.with("error", fault.Text(err))
+			o = o.with("error", errtext.Text(err))
 		}
 		whose := "the daemon is at "
 		if own {

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/agent/words"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
 	"github.com/carrel-dev/carrel/internal/cli/watch"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -113,7 +113,7 @@ func itemOf(m *carrelv1.Approval) watch.Item {
 		Digest: m.GetActionDigest(), Until: untilText(m), Threads: threaded(m),
 		Answer: printable(m.GetState()), Files: m.GetFiles(),
 	}
-	lines := strings.Split(approvalText(words.English, m), "\n")
+	lines := strings.Split(approvalText(messages.English, m), "\n")
 	for n, l := range lines {
 		lines[n] = printable(l)
 	}

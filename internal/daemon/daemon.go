@@ -30,16 +30,16 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/startup"
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 	"github.com/carrel-dev/carrel/internal/boundary/runtime/namespace"
-	"github.com/carrel-dev/carrel/internal/daemon/flow"
+	"github.com/carrel-dev/carrel/internal/daemon/compose"
 	"github.com/carrel-dev/carrel/internal/egress/keeper"
 	"github.com/carrel-dev/carrel/internal/egress/ways"
 	"github.com/carrel-dev/carrel/internal/gate"
+	"github.com/carrel-dev/carrel/internal/linux/diskreserve"
 	"github.com/carrel-dev/carrel/internal/linux/logfile"
-	"github.com/carrel-dev/carrel/internal/linux/room"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	"github.com/carrel-dev/carrel/internal/service/archiver"
-	"github.com/carrel-dev/carrel/internal/service/auditing"
+	"github.com/carrel-dev/carrel/internal/service/audits"
 	"github.com/carrel-dev/carrel/internal/service/lifecycle"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
@@ -231,7 +231,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 		return err
 	}
 	defer closing("spans", func() error { return seen.close(ctx) })
-	var g *flow.Flow
+	var g *compose.Flow
 	var tokens *authn.Tokens
 	means := namespace.Config{
 		RuntimeDir: cfg.RuntimeDir, Dial: b.dial, KeepBroker: b.own == nil, // the last checkpoint is made after everything else is closed
@@ -284,12 +284,12 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 		}
 		return g.Models.Close(context.WithoutCancel(ctx)) // what the ways have told last
 	})
-	disk := room.NewGauge(stateDir(cfg), log, audited, db, reserve)
+	disk := diskreserve.NewGauge(stateDir(cfg), log, audited, db, reserve)
 	disk.Look(ctx, time.Now()) // a daemon that starts on a full disk is in that state from the start
 	var written atomic.Pointer[func() []*runbooks.Runbook]
 	program := archiverProgram(o.archiverFD)
 	tools := taskmcp.New(taskmcp.Config{Program: program, Version: build.Version(), Log: log})
-	g = flow.New(flow.Config{
+	g = compose.New(compose.Config{
 		Redact:   redactor,
 		Runtimes: runtime.ByBoundary{workspace.BoundaryNamespace: rt}, Store: db, Audit: audited, Prefix: cfg.NamePrefix, Limits: cfg.Limits,
 		Idle: cfg.IdleTimeout, Allow: cfg.Allow, Profiles: profiles(cfg), Keeps: e2b.Keeps(db),
@@ -300,7 +300,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 			Workspaces: cfg.MaxWorkspaces, PerOwner: cfg.MaxPerOwner, Hourly: cfg.MaxCreates, Running: cfg.MaxRunning,
 			Memory: cfg.MaxRunningMemory, OwnerMemory: cfg.MaxRunningMemoryPerOwner,
 		},
-		Policy: func() (*policy.Engine, error) { // at each reload
+		Policy: func() (*rules.Engine, error) { // at each reload
 			if err := secrets.readFiles(); err != nil {
 				return nil, err
 			}
@@ -416,10 +416,10 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 		log.Info("nothing runs and nobody is connected", "for", cfg.IdleExit)
 	case <-audited.Failed():
 		// From here on the daemon could only refuse. Once the disk is mended, "carrel up" starts it;
-		// executors and detached commands live on. A full disk is not this: see package room.
+		// executors and detached commands live on. A full disk is not this: see package diskreserve.
 		broken = errors.New("the audit log can no longer be written: see to its disk and run \"carrel up\"")
 		log.Error("stopping", "reason", broken)
-		if err := auditing.Part(context.WithoutCancel(ctx), db, time.Now()); err != nil {
+		if err := audits.Part(context.WithoutCancel(ctx), db, time.Now()); err != nil {
 			log.Error("cannot note which record of the audit log was the last: the next start may not see what is lost", "error", err)
 		}
 	}

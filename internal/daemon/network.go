@@ -8,13 +8,13 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
 	"github.com/carrel-dev/carrel/internal/egress/ways"
 	"github.com/carrel-dev/carrel/internal/state/config"
 )
 
 // readNetwork reads the network's file, which may name the daemon's profiles.
-func readNetwork(cfg *config.Config) (*egressconf.Config, error) {
+func readNetwork(cfg *config.Config) (*conf.Config, error) {
 	network, err := ways.ReadHost(cfg.EgressFile)
 	if err != nil {
 		return nil, err

@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/state/config"
 )
 
@@ -19,14 +19,14 @@ import (
 const maxPolicy = 16 << 20
 
 // loadPolicy reads and compiles the rules, at the start and at each reload.
-func loadPolicy(cfg *config.Config, log *slog.Logger) (*policy.Engine, error) {
-	conf := policy.Config{NoBuiltin: !cfg.PolicyBuiltin}
+func loadPolicy(cfg *config.Config, log *slog.Logger) (*rules.Engine, error) {
+	conf := rules.Config{NoBuiltin: !cfg.PolicyBuiltin}
 	if cfg.PolicyPath == "" {
 		if conf.NoBuiltin {
 			return nil, fmt.Errorf("there are no rules: policy.include_builtin is false and policy.path is empty; set one of them: %w",
 				errdefs.ErrInvalidArgument)
 		}
-		return policy.New(conf)
+		return rules.New(conf)
 	}
 	// A command in a workspace must not change how it is judged, whoever owns the file.
 	real, err := filepath.EvalSymlinks(cfg.PolicyPath)
@@ -47,8 +47,8 @@ func loadPolicy(cfg *config.Config, log *slog.Logger) (*policy.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	conf.Rules = &policy.Source{Name: cfg.PolicyPath, Data: b}
-	e, err := policy.New(conf)
+	conf.Rules = &rules.Source{Name: cfg.PolicyPath, Data: b}
+	e, err := rules.New(conf)
 	if err != nil {
 		return nil, err
 	}

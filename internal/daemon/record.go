@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/checkpoint"
-	"github.com/carrel-dev/carrel/internal/linux/foreign"
-	"github.com/carrel-dev/carrel/internal/linux/room"
-	"github.com/carrel-dev/carrel/internal/service/auditing"
+	"github.com/carrel-dev/carrel/internal/linux/diskreserve"
+	"github.com/carrel-dev/carrel/internal/linux/untrustedfile"
+	"github.com/carrel-dev/carrel/internal/service/audits"
 	"github.com/carrel-dev/carrel/internal/state/audit"
 	"github.com/carrel-dev/carrel/internal/state/config"
 	"github.com/carrel-dev/carrel/internal/state/store"
@@ -34,19 +34,19 @@ const (
 )
 
 // openReserve opens the file that gives room where the file system cannot hold any inside other files; nil where it can.
-func openReserve(cfg *config.Config) (*room.Reserve, error) {
-	fail := func(err error) (*room.Reserve, error) {
+func openReserve(cfg *config.Config) (*diskreserve.Reserve, error) {
+	fail := func(err error) (*diskreserve.Reserve, error) {
 		return nil, fmt.Errorf("cannot open the reserve of the disk: %w", err)
 	}
 	path := filepath.Join(stateDir(cfg), "reserve")
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if room.Full(err) {
+	if diskreserve.Full(err) {
 		return nil, nil // there is nothing to be held
 	}
 	if err != nil {
 		return fail(err)
 	}
-	r, err := room.NewReserve(f, room.Share(stateDir(cfg), 2*recordRoom, recordPart))
+	r, err := diskreserve.NewReserve(f, diskreserve.Share(stateDir(cfg), 2*recordRoom, recordPart))
 	if err == nil && r == nil {
 		err = os.Remove(path)
 	}
@@ -59,15 +59,15 @@ func openReserve(cfg *config.Config) (*room.Reserve, error) {
 // openRecord opens the audit log and its checkpoints. A damaged log is moved aside if
 // --accept-audit-damage was given.
 func openRecord(
-	ctx context.Context, cfg *config.Config, o options, db *store.Store, reserve *room.Reserve, signing audit.CheckpointOptions,
+	ctx context.Context, cfg *config.Config, o options, db *store.Store, reserve *diskreserve.Reserve, signing audit.CheckpointOptions,
 ) (*audit.Log, *audit.Checkpoints, error) {
-	mark, known, err := auditing.LoadMark(ctx, db)
+	mark, known, err := audits.LoadMark(ctx, db)
 	if err != nil {
 		return nil, nil, err
 	}
 	opening := audit.Options{
 		Path: auditPath(cfg), Since: mark, Known: known, AcceptDamage: o.acceptDamage, MaxSize: cfg.AuditMaxSize, MaxAge: cfg.AuditMaxAge,
-		Room: room.Share(stateDir(cfg), recordRoom, recordPart), Reserve: reserve,
+		Room: diskreserve.Share(stateDir(cfg), recordRoom, recordPart), Reserve: reserve,
 	}
 	signing.Room = opening.Room / checkpointPart
 	record, err := audit.Open(ctx, opening)
@@ -87,7 +87,7 @@ func openRecord(
 	if err != nil {
 		return nil, nil, errors.Join(explainDamage(err), record.Close())
 	}
-	auditing.Watch(db, record)
+	audits.Watch(db, record)
 	return record, checkpoints, nil
 }
 
@@ -109,20 +109,20 @@ const maxKey = 1 << 10
 func verifyAudit(ctx context.Context, w io.Writer, cfg *config.Config) error {
 	path := auditPath(cfg)
 	t := audit.Trust{Anchor: cfg.AuditAnchor}
-	own, err := foreign.Read(filepath.Join(filepath.Dir(path), "checkpoint.pub"), maxKey)
+	own, err := untrustedfile.Read(filepath.Join(filepath.Dir(path), "checkpoint.pub"), maxKey)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("cannot read the log's public key: %w", err)
 	}
 	// Root's directory is trusted more than what the daemon stored.
 	state := filepath.Join(cfg.DataDir, "broker")
-	byBroker, err := foreign.Read(filepath.Join(state, "audit.pub"), maxKey)
+	byBroker, err := untrustedfile.Read(filepath.Join(state, "audit.pub"), maxKey)
 	said := "against the broker's last signature"
 	if err == nil {
 		t.Countersigned, err = audit.BrokerState(filepath.Join(state, "audit.json"))
 	}
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
 		said = "not against the broker's last signature, which root can read"
-		byBroker, err = foreign.Read(filepath.Join(filepath.Dir(path), "broker.pub"), maxKey)
+		byBroker, err = untrustedfile.Read(filepath.Join(filepath.Dir(path), "broker.pub"), maxKey)
 		if errors.Is(err, os.ErrNotExist) {
 			err = nil
 		}

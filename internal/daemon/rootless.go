@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/daemon/flow"
+	"github.com/carrel-dev/carrel/internal/daemon/compose"
 	"github.com/carrel-dev/carrel/internal/rootless"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	"github.com/carrel-dev/carrel/internal/rootless/userbroker"
@@ -153,7 +153,7 @@ const idleTick = 250 * time.Millisecond
 
 // idle returns a channel that is closed when nothing ran and nobody was connected for the time
 // after, and no client is about to connect: clients take a lock before they look for the daemon.
-func (w *own) idle(ctx context.Context, after time.Duration, g *flow.Flow, surface *api.Server, log *slog.Logger) <-chan struct{} {
+func (w *own) idle(ctx context.Context, after time.Duration, g *compose.Flow, surface *api.Server, log *slog.Logger) <-chan struct{} {
 	done := make(chan struct{})
 	if w == nil || after == 0 {
 		return done
@@ -193,7 +193,7 @@ func (w *own) idle(ctx context.Context, after time.Duration, g *flow.Flow, surfa
 }
 
 // stopAll stops and records what runs, because executors end with this process.
-func (w *own) stopAll(ctx context.Context, g *flow.Flow, log *slog.Logger) {
+func (w *own) stopAll(ctx context.Context, g *compose.Flow, log *slog.Logger) {
 	if w == nil {
 		return
 	}

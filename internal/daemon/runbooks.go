@@ -10,13 +10,13 @@ import (
 	"sync"
 
 	"github.com/carrel-dev/carrel/internal/agent/runbooks"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/state/config"
 )
 
 // openRunbooks returns what reads the runbooks, once. An administrator's are read at once, so that what is wrong with them is
 // said; where there are none, a daemon that no agent uses does not have all that judging them takes in memory.
-func openRunbooks(dir string, e *policy.Engine, log *slog.Logger) func() []*runbooks.Runbook {
+func openRunbooks(dir string, e *rules.Engine, log *slog.Logger) func() []*runbooks.Runbook {
 	read := sync.OnceValue(func() []*runbooks.Runbook { return loadRunbooks(dir, e, log) })
 	if found, err := filepath.Glob(filepath.Join(dir, "*.yaml")); err != nil || len(found) > 0 {
 		read()
@@ -26,7 +26,7 @@ func openRunbooks(dir string, e *policy.Engine, log *slog.Logger) func() []*runb
 
 // loadRunbooks reads the runbooks of carrel and of the administrator. One that cannot be read, or that says wrongly that a
 // step only reads, is left out. An administrator's takes the place of carrel's of the same name.
-func loadRunbooks(dir string, e *policy.Engine, log *slog.Logger) []*runbooks.Runbook {
+func loadRunbooks(dir string, e *rules.Engine, log *slog.Logger) []*runbooks.Runbook {
 	all, err := runbooks.Builtin()
 	if err != nil {
 		log.Warn("carrel's own runbooks cannot be used", "error", err)

@@ -9,13 +9,13 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/agent/runbooks"
 	"github.com/carrel-dev/carrel/internal/daemon"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 )
 
 // An administrator's runbooks stand beside carrel's. One that is not usable, or says wrongly that a step only reads, is left
 // out and named in the log; so is one that somebody else may change.
 func TestRunbooks(t *testing.T) {
-	e, err := policy.New(policy.Config{})
+	e, err := rules.New(rules.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

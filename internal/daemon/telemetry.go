@@ -12,8 +12,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/carrel-dev/carrel/internal/base/build"
-	"github.com/carrel-dev/carrel/internal/daemon/flow"
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
+	"github.com/carrel-dev/carrel/internal/daemon/compose"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/state/audit"
 	"github.com/carrel-dev/carrel/internal/state/config"
@@ -40,7 +40,7 @@ func newObserver(ctx context.Context, cfg *config.Config, redact func(string) st
 }
 
 // states adds the metrics that are computed when they are read.
-func (o *observer) states(g *flow.Flow, log *audit.Log) {
+func (o *observer) states(g *compose.Flow, log *audit.Log) {
 	o.metrics.States("carrel_workspaces", "Workspaces by state.", "state", func() map[string]int {
 		n := map[string]int{}
 		for state, count := range g.States() {
@@ -57,7 +57,7 @@ func (o *observer) connection(c egressapi.Connection) {
 }
 
 // model counts a request to a model. The labels are the models that the host's file names.
-func (o *observer) model(conf *egressconf.Config, endpoint string, refused bool, tokens int64) {
+func (o *observer) model(conf *conf.Config, endpoint string, refused bool, tokens int64) {
 	if _, err := conf.Model(endpoint); err != nil {
 		endpoint = "other"
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/daemon/flow"
+	"github.com/carrel-dev/carrel/internal/daemon/compose"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/state/config"
@@ -83,7 +83,7 @@ func openHook(cfg *config.Config, log *slog.Logger) (*hook, error) {
 
 // run sends a webhook for each new approval until ctx ends. Approvals that are pending from a
 // previous run of the daemon are sent again, with the same id.
-func (h *hook) run(ctx context.Context, g *flow.Flow) {
+func (h *hook) run(ctx context.Context, g *compose.Flow) {
 	if h == nil {
 		return
 	}

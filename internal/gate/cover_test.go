@@ -14,7 +14,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/gate/judge"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
@@ -41,9 +41,9 @@ func written(t *testing.T, on operation.Target, line string) operation.Request {
 // else: the answers have run out.
 func covering(t *testing.T, b *book, asks bool, steps ...operation.Request) (*gate.Gate, *gate.Admitted, func(rules string)) {
 	t.Helper()
-	rules := "rules: []"
-	j := judge.New(func() (*policy.Engine, error) {
-		return policy.New(policy.Config{Rules: &policy.Source{Name: "policy.yaml", Data: []byte(rules)}})
+	current := "rules: []"
+	j := judge.New(func() (*rules.Engine, error) {
+		return rules.New(rules.Config{Rules: &rules.Source{Name: "policy.yaml", Data: []byte(current)}})
 	})
 	answer := answers{}
 	if asks {
@@ -63,7 +63,7 @@ func covering(t *testing.T, b *book, asks bool, steps ...operation.Request) (*ga
 		t.Fatal(err)
 	}
 	return g, a, func(text string) {
-		rules = text
+		current = text
 		if _, _, _, err := j.Reload(func(was, now string, _ int, err error) error {
 			if was == now {
 				t.Error("the policy is the same")
@@ -242,8 +242,8 @@ func TestCoverFirst(t *testing.T) {
 	for together, want := range map[int][]bool{
 		0: {true, false, false}, 2: {true, true, false}, 9: {true, true, true}, choosable: {false, false, false},
 	} {
-		j := judge.New(func() (*policy.Engine, error) {
-			return policy.New(policy.Config{Rules: &policy.Source{Name: "policy.yaml", Data: []byte("rules: []")}})
+		j := judge.New(func() (*rules.Engine, error) {
+			return rules.New(rules.Config{Rules: &rules.Source{Name: "policy.yaml", Data: []byte("rules: []")}})
 		})
 		g := gate.New(gate.Config{Records: record.NewWriter(&book{}, nil), Judge: j, Ask: stepper{}, Log: slog.New(slog.DiscardHandler)})
 		p := operation.Plan{ID: "c-0123456789abcdef", Number: 1, Goal: "g", Asks: true}
@@ -311,8 +311,8 @@ func TestCoverOfAPart(t *testing.T) {
 		"a part that there isn't": {func([]string) (operation.Plan, error) { return part, errdefs.ErrInvalidArgument }, digest, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := judge.New(func() (*policy.Engine, error) {
-				return policy.New(policy.Config{Rules: &policy.Source{Name: "policy.yaml", Data: []byte("rules: []")}})
+			j := judge.New(func() (*rules.Engine, error) {
+				return rules.New(rules.Config{Rules: &rules.Source{Name: "policy.yaml", Data: []byte("rules: []")}})
 			})
 			ask := chooser{gate.Pass{Text: "ap-1 files by uid:0", Files: []string{"b"}, Digest: x.digest}}
 			g := gate.New(gate.Config{Records: record.NewWriter(&book{}, nil), Judge: j, Ask: ask, Log: slog.New(slog.DiscardHandler)})

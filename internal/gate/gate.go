@@ -20,7 +20,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/gate/judge"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/permit"
 )
@@ -158,11 +158,11 @@ func (x *passing) clear(ctx context.Context) (err error) {
 		}
 		x.way.step("policy")
 		switch x.judgement.Level {
-		case policy.Safe:
+		case rules.Safe:
 			return nil
-		case policy.Block:
+		case rules.Block:
 			return Refuse(x.judgement.Refusal(x.row.Sentence(x.request.On)))
-		case policy.Confirm:
+		case rules.Confirm:
 		}
 		if pass, ok := coverOf(ctx).spend(x); ok {
 			x.pass = pass

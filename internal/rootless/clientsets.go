@@ -5,21 +5,21 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
 // IsClientSet reports whether a rule is the set of a package client, as @npm.
 func IsClientSet(rule string) bool {
 	name, set := strings.CutPrefix(rule, "@")
-	return set && slices.Contains(egressconf.ClientNames(), name)
+	return set && slices.Contains(conf.ClientNames(), name)
 }
 
 // ExpandClientSets returns a function that puts, in rules for a daemon, the hosts of the caller's own package clients in
 // the place of their sets, and leaves everything else as it is: a daemon has no clients of its caller. avoid are
 // directories that a command may have written: no client there is asked. Each client is asked once.
 func ExpandClientSets(ctx context.Context, avoid []string) func(rules []string) ([]string, error) {
-	lookup := egressconf.HostClients(avoid).Lookup(ctx)
+	lookup := conf.HostClients(avoid).Lookup(ctx)
 	return func(rules []string) (out []string, err error) {
 		for _, rule := range rules {
 			if !IsClientSet(rule) {
@@ -43,7 +43,7 @@ func ParseSecretUse(text string) (name string, hosts []string, inject string, er
 	if !named {
 		return name, nil, "", workspace.CheckSecretNames([]string{name})
 	}
-	s, err := egressconf.Default().ParseSecret(text)
+	s, err := conf.Default().ParseSecret(text)
 	for _, h := range s.Hosts {
 		hosts = append(hosts, h.Text)
 	}

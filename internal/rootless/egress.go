@@ -18,10 +18,10 @@ import (
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox"
 	"github.com/carrel-dev/carrel/internal/egress"
 	"github.com/carrel-dev/carrel/internal/egress/ca"
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
 	"github.com/carrel-dev/carrel/internal/egress/keeper"
-	"github.com/carrel-dev/carrel/internal/egress/recorder"
+	"github.com/carrel-dev/carrel/internal/egress/ways/recorder"
 	"github.com/carrel-dev/carrel/internal/spec/httprule"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
@@ -42,7 +42,7 @@ type Egress struct {
 	// Resolver is the name server to ask; the zero value is the host's own resolver.
 	Resolver netip.AddrPort
 	// Proxy is by which other hosts are reached; nil is none.
-	Proxy *egressconf.Proxy
+	Proxy *conf.Proxy
 	// Secrets are those that the command has placeholders of.
 	Secrets []Secret
 	// Files have placeholders of some of them too.
@@ -55,7 +55,7 @@ type Egress struct {
 
 // Secret is a secret that hosts get, and the command does not.
 type Secret struct {
-	egressconf.Secret
+	conf.Secret
 	Value redact.Value
 }
 
@@ -67,18 +67,18 @@ func ReadEgress(
 	ctx context.Context, r workspace.Reach, secrets []string, files []workspace.SecretFile, models, avoid []string,
 	value func(name string) string,
 ) (e Egress, err error) {
-	host, clients := egressconf.Default(), egressconf.HostClients(avoid).Lookup(ctx)
+	host, clients := conf.Default(), conf.HostClients(avoid).Lookup(ctx)
 	host.Clients = clients
 	if path := EgressPath(); path != "" {
-		b, err := config.ReadTrusted(path, "network rules", egressconf.MaxFile)
+		b, err := config.ReadTrusted(path, "network rules", conf.MaxFile)
 		if err != nil {
 			return e, err
 		}
-		if host, err = egressconf.ParseWith(path, b, clients); err != nil {
+		if host, err = conf.ParseWith(path, b, clients); err != nil {
 			return e, err
 		}
 	}
-	rules, err := host.Read(egressconf.Texts{Allow: r.Allow, Ask: r.Ask, Deny: r.Deny})
+	rules, err := host.Read(conf.Texts{Allow: r.Allow, Ask: r.Ask, Deny: r.Deny})
 	if err != nil {
 		return e, err
 	}
@@ -124,11 +124,11 @@ func ReadEgress(
 }
 
 // SecretNames are the variables whose hosts are known, as --secret takes them.
-func SecretNames() []string { return egressconf.Variables() }
+func SecretNames() []string { return conf.Variables() }
 
 // SetNames are the built-in sets of hosts and those of package clients, as --allow takes them.
 func SetNames() (names []string) {
-	for _, n := range slices.Concat(slices.Collect(maps.Keys(netrule.BuiltIn())), egressconf.ClientNames()) {
+	for _, n := range slices.Concat(slices.Collect(maps.Keys(netrule.BuiltIn())), conf.ClientNames()) {
 		names = append(names, "@"+n)
 	}
 	slices.Sort(names)

@@ -15,8 +15,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
-	"github.com/carrel-dev/carrel/internal/egress/endpoints"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
+	"github.com/carrel-dev/carrel/internal/egress/ways/endpoints"
 	"github.com/carrel-dev/carrel/internal/spec/budget"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/state/audit"
@@ -33,15 +33,15 @@ type Models struct {
 
 // Model is a model with its key.
 type Model struct {
-	egressconf.Model
+	conf.Model
 	Value redact.Value
 }
 
 // ModelNames are the models that need no file, as --model takes them.
-func ModelNames() []string { return egressconf.BuiltInModels() }
+func ModelNames() []string { return conf.BuiltInModels() }
 
 // readModels returns the models of these names. value returns the value of a variable of the caller's.
-func readModels(host *egressconf.Config, names []string, value func(string) string) (list []Model, err error) {
+func readModels(host *conf.Config, names []string, value func(string) string) (list []Model, err error) {
 	if len(names) > egressapi.MaxModels {
 		return nil, fmt.Errorf("cannot use %d models: at most %d: %w", len(names), egressapi.MaxModels, errdefs.ErrInvalidArgument)
 	}
@@ -74,7 +74,7 @@ func readModels(host *egressconf.Config, names []string, value func(string) stri
 }
 
 // endpoints are the models without their keys.
-func (m *Models) endpoints() (all []egressconf.Model) {
+func (m *Models) endpoints() (all []conf.Model) {
 	for _, one := range m.List {
 		all = append(all, one.Model)
 	}

@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/state/config"
 )
 
@@ -40,21 +40,21 @@ func configPath(name string) string {
 // loadPolicy makes the rules that judge a run: the built-in ones, and the rules in the
 // caller's file if there is one. A file that cannot be used, or that others may change, is an
 // error: nothing runs. note gets each of the caller's rules that has no effect in a workspace.
-func loadPolicy(note func(string)) (*policy.Engine, error) {
+func loadPolicy(note func(string)) (*rules.Engine, error) {
 	path := PolicyPath()
 	if path == "" {
-		return policy.New(policy.Config{})
+		return rules.New(rules.Config{})
 	}
 	b, err := config.ReadTrusted(path, "policy", maxPolicy)
 	if err != nil {
 		return nil, fmt.Errorf("%w; mend it, or move it away to be judged by the built-in rules", err)
 	}
-	e, err := policy.New(policy.Config{Rules: &policy.Source{Name: path, Data: b}})
+	e, err := rules.New(rules.Config{Rules: &rules.Source{Name: path, Data: b}})
 	if err != nil {
 		return nil, err
 	}
 	for _, o := range e.Overridden() {
-		if o.Profile == policy.Workspace {
+		if o.Profile == rules.Workspace {
 			note(o.What() + "; replace that rule by its id") // what a daemon allows is not for a run
 		}
 	}

@@ -26,9 +26,9 @@ import (
 	"github.com/carrel-dev/carrel/internal/gate/judge"
 	"github.com/carrel-dev/carrel/internal/linux/pollfd"
 	"github.com/carrel-dev/carrel/internal/linux/relay"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
-	"github.com/carrel-dev/carrel/internal/service/asking"
-	"github.com/carrel-dev/carrel/internal/service/single"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
+	"github.com/carrel-dev/carrel/internal/service/approvals"
+	"github.com/carrel-dev/carrel/internal/service/oneshot"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
@@ -84,7 +84,7 @@ type Run struct {
 	terminal bool
 	accept   []string
 
-	running *single.Running
+	running *oneshot.Running
 	gate    *gate.Gate
 	runtime *namespace.Runtime
 	state   *state
@@ -94,7 +94,7 @@ type Run struct {
 // Start starts a command. Close must be called, also to have its outcome recorded.
 func Start(ctx context.Context, o Options) (*Run, error) {
 	// The rules are read while the run is prepared.
-	rules := sync.OnceValues(func() (*policy.Engine, error) { return loadPolicy(o.Note) })
+	rules := sync.OnceValues(func() (*rules.Engine, error) { return loadPolicy(o.Note) })
 	go func() { _, _ = rules() }()    // who asks gets the error
 	defer func() { _, _ = rules() }() // Note is not called after Start
 	for _, c := range o.Accept {
@@ -152,15 +152,15 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 		command.Env = append(env, command.Env...) // what the caller sets counts
 	}
 	r.gate = gate.New(gate.Config{
-		Records: r.records, Judge: judge.New(rules), Ask: asking.Here{Prompt: o.Ask, Records: r.records}, Log: slog.New(slog.DiscardHandler),
+		Records: r.records, Judge: judge.New(rules), Ask: approvals.Here{Prompt: o.Ask, Records: r.records}, Log: slog.New(slog.DiscardHandler),
 	})
-	closeBroken := func(names []id.Workspace) error { return single.CloseBroken(ctx, shared, r.records, names) }
+	closeBroken := func(names []id.Workspace) error { return oneshot.CloseBroken(ctx, shared, r.records, names) }
 	if err := st.register(r.Name, closeBroken); err != nil {
 		return nil, err
 	}
 	crashpoint.Here("run.begin.registered")
 	by := principal.Principal{Kind: principal.User, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
-	r.running, err = single.Run(ctx, r.gate, r.runtime, by, single.Workspace{
+	r.running, err = oneshot.Run(ctx, r.gate, r.runtime, by, oneshot.Workspace{
 		Name: r.Name, Limits: limits, Mounts: o.Mounts, Allow: o.Allow, Accept: slices.Clone(o.Accept), Reach: o.Egress.texts(),
 		Command: command, TTY: o.Terminal != nil, Keep: o.Keep, Prepare: s.placeFiles,
 	})

@@ -18,7 +18,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/wire/fdapi"
-	"github.com/carrel-dev/carrel/internal/wire/grant"
+	"github.com/carrel-dev/carrel/internal/wire/mountgrant"
 )
 
 // Mount is a directory of this host for a new workspace.
@@ -58,7 +58,7 @@ func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts
 		)
 	}
 	sum := sha256.Sum256([]byte(req.GetKey()))
-	m := grant.Message{KeyDigest: hex.EncodeToString(sum[:])}
+	m := mountgrant.Message{KeyDigest: hex.EncodeToString(sum[:])}
 	var dirs []*os.File
 	defer func() {
 		for _, d := range dirs {
@@ -76,7 +76,7 @@ func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts
 	if err := workspace.CheckMounts(m.Mounts); err != nil {
 		return nil, false, err
 	}
-	far, near, err := grant.Offer(m, dirs)
+	far, near, err := mountgrant.Offer(m, dirs)
 	if err != nil {
 		return nil, false, err
 	}

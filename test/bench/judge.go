@@ -9,7 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 	"github.com/carrel-dev/carrel/test/bench/measure"
 	"github.com/carrel-dev/carrel/test/bench/report"
@@ -43,10 +43,10 @@ var ruleForms = []string{
 }
 
 // decide judges the typical lines in turn. There is no memory of what was said before.
-func decide(name string, e *policy.Engine) measure.Contestant {
+func decide(name string, e *rules.Engine) measure.Contestant {
 	i := 0
 	return measure.Contestant{Name: name, Op: func() (time.Duration, error) {
-		q := policy.Question{Command: typicalLines[i%len(typicalLines)], Profile: policy.Host, Source: policy.User}
+		q := rules.Question{Command: typicalLines[i%len(typicalLines)], Profile: rules.Host, Source: rules.User}
 		i++
 		began := time.Now()
 		d := e.Decide(q)
@@ -60,7 +60,7 @@ func decide(name string, e *policy.Engine) measure.Contestant {
 
 // policy measures the judgement of a line, with the built-in rules and with many of a user's.
 func (b *bench) policy() error {
-	builtin, err := policy.New(policy.Config{})
+	builtin, err := rules.New(rules.Config{})
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func (b *bench) policy() error {
 		fmt.Fprintf(&text,
 			"  - {id: bench.r%d, level: CONFIRM, risk_score: 40, reason: a rule of a user, match: "+ruleForms[i%len(ruleForms)]+"}\n", i, i)
 	}
-	many, err := policy.New(policy.Config{Rules: &policy.Source{Name: "rules", Data: []byte(text.String())}})
+	many, err := rules.New(rules.Config{Rules: &rules.Source{Name: "rules", Data: []byte(text.String())}})
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (b *bench) policy() error {
 
 // policyRate measures lines a second by the time that processors spent, the collection of
 // garbage too, so that it is that of a core whatever else runs.
-func (b *bench) policyRate(e *policy.Engine) error {
+func (b *bench) policyRate(e *rules.Engine) error {
 	const times = 200
 	one := decide("", e)
 	rate := measure.Interleave(b.ctx, measure.Pace{Rounds: 9, Warm: 1},

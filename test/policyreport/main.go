@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 )
 
 // line is one labelled command.
@@ -34,53 +34,53 @@ type line struct {
 // much of it there has to be.
 type measure struct {
 	corpus, name string
-	profile      policy.Profile
+	profile      rules.Profile
 	target       float64
 	counts       func(l *line) bool
-	right        func(l *line, d *policy.Decision) bool
+	right        func(l *line, d *rules.Decision) bool
 }
 
 func always(*line) bool { return true }
 
-func asks(_ *line, d *policy.Decision) bool { return d.Level > policy.Safe }
+func asks(_ *line, d *rules.Decision) bool { return d.Level > rules.Safe }
 
-func safe(_ *line, d *policy.Decision) bool { return d.Level == policy.Safe }
+func safe(_ *line, d *rules.Decision) bool { return d.Level == rules.Safe }
 
-func named(l *line, d *policy.Decision) bool {
+func named(l *line, d *rules.Decision) bool {
 	return slices.ContainsFunc(append(l.Also, l.Capability), func(c string) bool { return slices.Contains(d.Capabilities, c) })
 }
 
-func level(want string, d *policy.Decision) bool {
+func level(want string, d *rules.Decision) bool {
 	if want == "SAFE" {
-		return d.Level == policy.Safe
+		return d.Level == rules.Safe
 	}
-	return d.Level > policy.Safe
+	return d.Level > rules.Safe
 }
 
 var measures = []measure{
-	{"dangerous", "not SAFE", policy.Host, 1, always, asks},
-	{"dangerous", "capability named", policy.Host, 0.97, always, named},
-	{"readonly", "SAFE", policy.Host, 0.95, always, safe},
-	{"obfuscated", "not SAFE", policy.Host, 1, always, asks},
-	{"development", "SAFE", policy.Workspace, 0.98, always, safe},
+	{"dangerous", "not SAFE", rules.Host, 1, always, asks},
+	{"dangerous", "capability named", rules.Host, 0.97, always, named},
+	{"readonly", "SAFE", rules.Host, 0.95, always, safe},
+	{"obfuscated", "not SAFE", rules.Host, 1, always, asks},
+	{"development", "SAFE", rules.Workspace, 0.98, always, safe},
 	{
-		"workspace-reach", "not SAFE", policy.Workspace, 1, func(l *line) bool { return l.Expect != "SAFE" }, asks,
+		"workspace-reach", "not SAFE", rules.Workspace, 1, func(l *line) bool { return l.Expect != "SAFE" }, asks,
 	},
 	{
-		"workspace-reach", "SAFE, held", policy.Workspace, 0.95, func(l *line) bool { return l.Expect == "SAFE" }, safe,
+		"workspace-reach", "SAFE, held", rules.Workspace, 0.95, func(l *line) bool { return l.Expect == "SAFE" }, safe,
 	},
 	{
-		"scripts", "as labelled", policy.Host, 0.95, func(l *line) bool { return l.Host != "" },
-		func(l *line, d *policy.Decision) bool { return level(l.Host, d) },
+		"scripts", "as labelled", rules.Host, 0.95, func(l *line) bool { return l.Host != "" },
+		func(l *line, d *rules.Decision) bool { return level(l.Host, d) },
 	},
 	{
-		"scripts", "as labelled", policy.Workspace, 0.95, func(l *line) bool { return l.Workspace != "" },
-		func(l *line, d *policy.Decision) bool { return level(l.Workspace, d) },
+		"scripts", "as labelled", rules.Workspace, 0.95, func(l *line) bool { return l.Workspace != "" },
+		func(l *line, d *rules.Decision) bool { return level(l.Workspace, d) },
 	},
 }
 
 func main() {
-	dir := flag.String("corpora", "internal/policy/policy/testdata/corpora", "where the corpora are")
+	dir := flag.String("corpora", "internal/policy/rules/testdata/corpora", "where the corpora are")
 	wrong := flag.Bool("wrong", false, "print the lines that are judged wrongly, of the part that may be read")
 	only := flag.String("only", "", "print those of this corpus alone")
 	speed := flag.Bool("speed", false, "measure what a decision costs instead, by the readonly and development lines")
@@ -104,7 +104,7 @@ func main() {
 }
 
 func run(dir, only string, wrong bool) (bool, error) {
-	e, err := policy.New(policy.Config{})
+	e, err := rules.New(rules.Config{})
 	if err != nil {
 		return false, err
 	}
@@ -125,7 +125,7 @@ func run(dir, only string, wrong bool) (bool, error) {
 					continue
 				}
 				n++
-				d := e.Decide(policy.Question{Command: l.Command, Profile: m.profile, Verified: true, Source: policy.User})
+				d := e.Decide(rules.Question{Command: l.Command, Profile: m.profile, Verified: true, Source: rules.User})
 				if m.right(l, &d) {
 					right++
 				} else if wrong && i == 0 && (only == "" || only == m.corpus) {
@@ -149,7 +149,7 @@ func run(dir, only string, wrong bool) (bool, error) {
 const maxAsked = 0.02
 
 // asked is that share, of both parts of the corpora whose lines stay inside, written by a model.
-func asked(e *policy.Engine, dir string) (share float64, n int, err error) {
+func asked(e *rules.Engine, dir string) (share float64, n int, err error) {
 	asks := 0
 	for _, corpus := range []string{"development", "scripts", "workspace-reach"} {
 		for _, suffix := range []string{".jsonl", ".heldout.jsonl"} {
@@ -162,8 +162,8 @@ func asked(e *policy.Engine, dir string) (share float64, n int, err error) {
 					continue
 				}
 				n++
-				q := policy.Question{Command: lines[i].Command, Profile: policy.Workspace, Verified: true, Source: policy.LLM}
-				if e.Decide(q).Level != policy.Safe {
+				q := rules.Question{Command: lines[i].Command, Profile: rules.Workspace, Verified: true, Source: rules.LLM}
+				if e.Decide(q).Level != rules.Safe {
 					asks++
 				}
 			}
@@ -175,7 +175,7 @@ func asked(e *policy.Engine, dir string) (share float64, n int, err error) {
 // measureSpeed judges each line many times and prints the time of a decision, the slowest
 // of a line's runs left to the percentiles of all.
 func measureSpeed(dir string) error {
-	e, err := policy.New(policy.Config{})
+	e, err := rules.New(rules.Config{})
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func measureSpeed(dir string) error {
 	for range rounds {
 		for _, c := range commands {
 			start := time.Now()
-			e.Decide(policy.Question{Command: c, Profile: policy.Host, Source: policy.User})
+			e.Decide(rules.Question{Command: c, Profile: rules.Host, Source: rules.User})
 			times = append(times, time.Since(start))
 		}
 	}

@@ -13,14 +13,17 @@ import (
 
 // planted is a module with a package for each way in which tests end. Flaky tests fail where there is no file "tried".
 var planted = map[string]string{
-	"go.mod":          "module example.com/planted\n\ngo 1.26\n",
-	"good/x_test.go":  "package x\nfunc TestGood(t *testing.T) {}\nfunc TestSkips(t *testing.T) { t.Skip(\"needs root\") }\n",
-	"bad/x_test.go":   "package x\nfunc TestBad(t *testing.T) { t.Fatal(\"always\") }\n",
-	"flaky/x_test.go": "package x\nfunc TestFlaky(t *testing.T) { t.Run(\"sub\", func(t *testing.T) { first(t) }) }\nfunc TestGood(t *testing.T) {}\n" + first,
-	"leak/x_test.go":  "package x\nfunc TestGood(t *testing.T) {}\nfunc TestMain(m *testing.M) { m.Run(); if tried() { os.Exit(0) }; os.Exit(1) }\n" + first,
+	"go.mod":         "module example.com/planted\n\ngo 1.26\n",
+	"good/x_test.go": "package x\nfunc TestGood(t *testing.T) {}\nfunc TestSkips(t *testing.T) { t.Skip(\"needs root\") }\n",
+	"bad/x_test.go":  "package x\nfunc TestBad(t *testing.T) { t.Fatal(\"always\") }\n",
+	"flaky/x_test.go": "package x\nfunc TestFlaky(t *testing.T) { t.Run(\"sub\", func(t *testing.T) { first(t) }) }\n" +
+		"func TestGood(t *testing.T) {}\n" + first,
+	"leak/x_test.go": "package x\nfunc TestGood(t *testing.T) {}\n" +
+		"func TestMain(m *testing.M) { m.Run(); if tried() { os.Exit(0) }; os.Exit(1) }\n" + first,
 	"panic/x_test.go": "package x\nfunc TestPanics(t *testing.T) { panic(\"planted\") }\n",
 	"build/x_test.go": "package x\nfunc TestGood(t *testing.T) { undefined() }\n",
-	"race/x_test.go":  "package x\nfunc TestRace(t *testing.T) { n := 0; done := make(chan int); go func() { n++; close(done) }(); n++; <-done }\n",
+	"race/x_test.go": "package x\nfunc TestRace(t *testing.T) { n := 0; done := make(chan int)\n" +
+		"go func() { n++; close(done) }(); n++; <-done }\n",
 }
 
 const first = `

@@ -170,10 +170,10 @@ func TestAnotherUsersWorkspace(t *testing.T) {
 		"Version", "List", "ListArchives", // of no workspace; the lists are checked below
 		// Of tokens, which are the caller's own; test/script/testdata/tokens.txtar tries them.
 		"WhoAmI", "ListTokens", "CreateToken", "GetToken", "RevokeToken",
-		// Of secrets, likewise; TestWhoHasWhichSecrets of internal/daemon/flow tries another's.
+		// Of secrets, likewise; TestWhoHasWhichSecrets of internal/daemon/compose tries another's.
 		"SetSecret", "RotateSecret", "ListSecrets", "RemoveSecret",
-		"ListModels", // those of the host, and the own use; TestWhoSeesModelUsage of internal/daemon/flow tries another
-		"Revive",     // of what is destroyed; TestRevive of internal/daemon/flow tries another's
+		"ListModels", // those of the host, and the own use; TestWhoSeesModelUsage of internal/daemon/compose tries another
+		"Revive",     // of what is destroyed; TestRevive of internal/daemon/compose tries another's
 		// By ids of their own; test/script/testdata/approvals.txtar tries them.
 		"GetApproval", "AnswerApproval", "RevokePermission", "WatchApprovals",
 	}

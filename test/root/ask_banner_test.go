@@ -10,7 +10,7 @@ import (
 	"github.com/carrel-dev/carrel/test/ptytest"
 )
 
-// tale is a text of the corpus of internal/daemon/flow, and what a model does that obeys it.
+// tale is a text of the corpus of internal/daemon/compose, and what a model does that obeys it.
 type tale struct {
 	At   string   `json:"at"`
 	Says string   `json:"says"`
@@ -35,7 +35,7 @@ func (l *tale) answer() string {
 // banner before the login, by what its login runs, and in the output of a command. The model is told the output alone, and what it does
 // then is refused, or shown and denied.
 func TestAskOfHostsThatSayThings(t *testing.T) {
-	text, err := os.ReadFile("../../internal/daemon/flow/testdata/lies/hosts.json")
+	text, err := os.ReadFile("../../internal/daemon/compose/testdata/lies/hosts.json")
 	if err != nil {
 		t.Fatal(err)
 	}

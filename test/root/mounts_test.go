@@ -17,7 +17,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/linux/thread"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
-	"github.com/carrel-dev/carrel/internal/wire/grant"
+	"github.com/carrel-dev/carrel/internal/wire/mountgrant"
 )
 
 // Two users of the host who are not in passwd.
@@ -65,7 +65,7 @@ func users(t testing.TB) (hers, his, roots string) {
 }
 
 // offered is a grant of a user's, with descriptors of opened.
-func offered(t testing.TB, uid uintptr, m grant.Message, opened ...string) (far, near *os.File) {
+func offered(t testing.TB, uid uintptr, m mountgrant.Message, opened ...string) (far, near *os.File) {
 	t.Helper()
 	var dirs []*os.File
 	for _, o := range opened { // by root: what the user may open is not the question here
@@ -77,7 +77,7 @@ func offered(t testing.TB, uid uintptr, m grant.Message, opened ...string) (far,
 		dirs = append(dirs, d)
 	}
 	actAs(t, uid, func() (err error) {
-		far, near, err = grant.Offer(m, dirs)
+		far, near, err = mountgrant.Offer(m, dirs)
 		return err
 	})
 	t.Cleanup(func() { far.Close(); near.Close() })
@@ -115,8 +115,8 @@ func TestADaemonForgesMounts(t *testing.T) {
 	at := func(src string, ro bool) workspace.Mount {
 		return workspace.Mount{Source: src, Destination: "/workspace", ReadOnly: ro}
 	}
-	ask := func(src string, ro bool) grant.Message {
-		return grant.Message{KeyDigest: digest, Mounts: []workspace.Mount{at(src, ro)}}
+	ask := func(src string, ro bool) mountgrant.Message {
+		return mountgrant.Message{KeyDigest: digest, Mounts: []workspace.Mount{at(src, ro)}}
 	}
 	name := id.Derive("crt", id.Key(rand.Text()), 0)
 	ledger := b.ledger(t)
@@ -146,7 +146,7 @@ func TestADaemonForgesMounts(t *testing.T) {
 	far = os.NewFile(uintptr(p[1]), "far")
 	defer far.Close()
 	m := ask(roots, true)
-	m.Version = grant.Version
+	m.Version = mountgrant.Version
 	text, err := json.Marshal(m)
 	if err != nil {
 		t.Fatal(err)

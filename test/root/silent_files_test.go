@@ -30,7 +30,7 @@ func (d *desk) filePrograms(t *testing.T) (n int) {
 
 // Clients on the daemon's host that bring a socket and then neither read nor write hold the places of one workspace, and nothing
 // else: others are served, commands run, and a client that goes gives its place back. With CARREL_TEST_SILENT=1 the test waits
-// for the deadline of two minutes; package flow has it with a shorter one.
+// for the deadline of two minutes; package compose has it with a shorter one.
 func TestSilentFileClients(t *testing.T) {
 	h := newHostFor(t)
 	d, other := h.desk(t), h.desk(t)

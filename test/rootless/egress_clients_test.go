@@ -23,7 +23,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
@@ -89,7 +89,7 @@ func TestEgressPackageClients(t *testing.T) {
 				t.Skipf("skipped: no %s in %s", c.set, path)
 			}
 			t.Log(strings.TrimSpace(u.sh(c.version).out))
-			hosts, err := (&egressconf.Clients{Runner: asUser{u}, Environment: u.env}).Lookup(t.Context())(c.set)
+			hosts, err := (&conf.Clients{Runner: asUser{u}, Environment: u.env}).Lookup(t.Context())(c.set)
 			if err != nil {
 				t.Skipf("skipped: %v", err)
 			}

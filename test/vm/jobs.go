@@ -51,7 +51,8 @@ var suite = []struct {
 	// Those about its ledger and the user database, which are files everywhere, and what fills
 	// and mends images, which is the same wherever there are loop devices.
 	{
-		dir: "internal/boundary/broker", seconds: 480, long: "^Test(LedgerTorn|LedgerCompacts.*|LedgerOnAFullDisk|ListInParts|TornUserIsRemoved|" +
+		dir: "internal/boundary/broker", seconds: 480,
+		long: "^Test(LedgerTorn|LedgerCompacts.*|LedgerOnAFullDisk|ListInParts|TornUserIsRemoved|" +
 			"ManyAtOnce|GroupAndLink|DiskBombs|ImageAfterACrash|HalfMadeImage|AnotherImageIsSeen|ImageOfAnother|Countersign.*)$",
 	},
 	{dir: "internal/linux/peercred", seconds: 30, once: true},

@@ -18,7 +18,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/agent/hosts/fleet"
 	"github.com/carrel-dev/carrel/internal/agent/llm"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 )
 
 // MaxFile bounds each file that is read, in bytes.
@@ -247,7 +247,7 @@ func (r *Result) policy(f File) {
 		r.left("policy.path", "it has more than %d bytes", MaxFile)
 		return
 	}
-	if _, err := policy.New(policy.Config{Rules: &policy.Source{Name: f.Name, Data: f.Data}}); err != nil {
+	if _, err := rules.New(rules.Config{Rules: &rules.Source{Name: f.Name, Data: f.Data}}); err != nil {
 		r.left("policy.path", "%v", err)
 		return
 	}

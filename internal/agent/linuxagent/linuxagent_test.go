@@ -11,8 +11,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/agent/hosts/fleet"
 	"github.com/carrel-dev/carrel/internal/agent/linuxagent"
 	"github.com/carrel-dev/carrel/internal/agent/runbooks"
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 )
 
 const config = `
@@ -34,7 +34,7 @@ cluster:
     - {name: "bad name", hostname: x.example.org, username: u}
 `
 
-const rules = `
+const theirRules = `
 version: 1
 rules:
   - {id: team.nginx, level: CONFIRM, risk_score: 70, capabilities: [service.mutate], reason: ours, match: {command: [nginx]}}
@@ -63,7 +63,8 @@ func file(r *linuxagent.Result, name string) []byte {
 // What is made is what carrel reads, and each setting is spoken of.
 func TestConvert(t *testing.T) {
 	r, err := linuxagent.Convert(linuxagent.Source{
-		Config: &linuxagent.File{Name: "config.yaml", Data: []byte(config)}, Policy: &linuxagent.File{Name: "rules.yaml", Data: []byte(rules)},
+		Config: &linuxagent.File{Name: "config.yaml", Data: []byte(config)},
+		Policy: &linuxagent.File{Name: "rules.yaml", Data: []byte(theirRules)},
 		Runbooks: []linuxagent.File{
 			{Name: "disk.yaml", Data: []byte(disk)}, {Name: "again.yaml", Data: []byte(disk)}, {Name: "none.yaml", Data: []byte("id: x\n")},
 		},
@@ -81,15 +82,15 @@ func TestConvert(t *testing.T) {
 	if got := fmt.Sprint(hosts); got != want {
 		t.Errorf("hosts\n%s\nare not\n%s", got, want)
 	}
-	c, err := egressconf.Parse("egress.yaml", file(r, "egress.yaml"))
+	c, err := conf.Parse("egress.yaml", file(r, "egress.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := c.Models["ollama"]
-	if m.API != egressconf.OpenAI || m.URL != "http://127.0.0.1:11434/v1" || m.Key != "LOCAL_LLM_KEY" || len(c.Rules) != 1 {
+	if m.API != conf.OpenAI || m.URL != "http://127.0.0.1:11434/v1" || m.Key != "LOCAL_LLM_KEY" || len(c.Rules) != 1 {
 		t.Errorf("%+v %+v", m, c.Rules)
 	}
-	if _, err := policy.New(policy.Config{Rules: &policy.Source{Name: "policy.yaml", Data: file(r, "policy.yaml")}}); err != nil {
+	if _, err := rules.New(rules.Config{Rules: &rules.Source{Name: "policy.yaml", Data: file(r, "policy.yaml")}}); err != nil {
 		t.Error(err)
 	}
 	b, err := runbooks.Parse("disk-full.yaml", file(r, "runbooks/disk-full.yaml"))

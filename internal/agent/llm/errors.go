@@ -10,7 +10,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/base/strictjson"
 )
 
@@ -180,7 +180,7 @@ func broken(why error) error {
 
 // explain returns the error of Stream, without the key.
 func (c *Client) explain(model string, err error) error {
-	return &failure{c.hide(fmt.Sprintf("cannot ask %s at %s: %s", quoted(model), c.host, fault.Text(err))), err}
+	return &failure{c.hide(fmt.Sprintf("cannot ask %s at %s: %s", quoted(model), c.host, errtext.Text(err))), err}
 }
 
 // failure is an error of this package with its text. Its tree keeps the kinds.

@@ -18,7 +18,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/goccy/go-yaml"
 
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 )
 
 // Bounds of a runbook. MaxFile and MaxText are in bytes.
@@ -225,14 +225,14 @@ func (r *Runbook) ReadOnly() []Step {
 
 // Check has every step that only reads judged as what a person types for a host. One that is not SAFE, or that changes
 // something, is an error of kind permission denied that names the file, the step and why.
-func (r *Runbook) Check(e *policy.Engine) error {
+func (r *Runbook) Check(e *rules.Engine) error {
 	for _, s := range r.ReadOnly() {
-		d := e.Decide(policy.Question{Command: s.Command, Profile: policy.Host, Source: policy.User, Home: "~"})
+		d := e.Decide(rules.Question{Command: s.Command, Profile: rules.Host, Source: rules.User, Home: "~"})
 		why := ""
 		switch {
-		case d.Level != policy.Safe:
+		case d.Level != rules.Safe:
 			why = "the policy answers " + d.Level.String() + ": " + strings.Join(d.Reasons, "; ")
-		case policy.Changes(d.Capabilities):
+		case rules.Changes(d.Capabilities):
 			why = "the policy sees that it changes something: " + strings.Join(d.Capabilities, ", ")
 		default:
 			continue

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/agent/runbooks"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 )
 
 func builtin(t *testing.T) []*runbooks.Runbook {
@@ -20,9 +20,9 @@ func builtin(t *testing.T) []*runbooks.Runbook {
 	return all
 }
 
-func engine(t *testing.T) *policy.Engine {
+func engine(t *testing.T) *rules.Engine {
 	t.Helper()
-	e, err := policy.New(policy.Config{})
+	e, err := rules.New(rules.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestRefused(t *testing.T) {
 	}
 	// A rule that lets a command pass does not make it one that only reads.
 	own := "rules: [{id: a, level: SAFE, risk_score: 0, reason: x, match: {capability_any: [filesystem.write]}}]\n"
-	bare, err := policy.New(policy.Config{NoBuiltin: true, Rules: &policy.Source{Name: "own", Data: []byte(own)}})
+	bare, err := rules.New(rules.Config{NoBuiltin: true, Rules: &rules.Source{Name: "own", Data: []byte(own)}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/goccy/go-yaml"
 
+	"github.com/carrel-dev/carrel/internal/agent/messages"
 	"github.com/carrel-dev/carrel/internal/agent/vitals"
-	"github.com/carrel-dev/carrel/internal/agent/words"
 )
 
 // MaxFile bounds the file, in bytes.
@@ -27,7 +27,7 @@ type Settings struct {
 	Thresholds vitals.Thresholds
 	// LLM is the model's own name at its provider; "" if the file says nothing of it.
 	LLM string
-	// Language is one of words.Names, or "" for that of the environment.
+	// Language is one of messages.Names, or "" for that of the environment.
 	Language string
 	// Profile holds the steps on this machine that may change something; "" if the file says nothing of it. Its reader checks it.
 	Profile string
@@ -79,8 +79,8 @@ func Parse(file string, b []byte) (Settings, error) {
 		}
 		out.Thresholds = *all.Thresholds
 	}
-	if all.Language != "" && !slices.Contains(words.Names(), all.Language) {
-		return fail("language is %.40q; there are: %s", all.Language, strings.Join(words.Names(), ", "))
+	if all.Language != "" && !slices.Contains(messages.Names(), all.Language) {
+		return fail("language is %.40q; there are: %s", all.Language, strings.Join(messages.Names(), ", "))
 	}
 	if all.Agent != nil && (len(all.Agent.Command) == 0 || all.Agent.Command[0] == "") {
 		return fail("agent.command is empty; give the program and its words as a list, or leave agent out")

@@ -10,7 +10,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
 	"github.com/carrel-dev/carrel/internal/base/fanout"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
@@ -19,7 +19,7 @@ var looks = fanout.Order{Forks: 4, MaxFailures: "0", NoCanary: true}
 
 // quiet reports whether a step may run beside others: it only reads, nobody is asked about it, and it is on one place.
 func (s *step) quiet() bool {
-	return s.patch == nil && s.hosts == 1 && s.shown.ReadOnly && !s.shown.Background && !s.asks && s.shown.Level == policy.Safe.String()
+	return s.patch == nil && s.hosts == 1 && s.shown.ReadOnly && !s.shown.Background && !s.asks && s.shown.Level == rules.Safe.String()
 }
 
 // joinQuiet has steps that only read, with nothing between them and of one part of the plan, run together. They were judged.

@@ -8,7 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/agent/plan"
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/permit"
@@ -114,7 +114,7 @@ func (t *Turns) patchOn(ctx context.Context, turn *Turn, s *step, op operation.O
 func (t *Turns) apply(ctx context.Context, turn *Turn, s *step, out StepResult) StepResult {
 	done, err := t.make(ctx, turn, s)
 	if err != nil {
-		out.Error = t.cfg.Redact.Text(fault.Text(err))
+		out.Error = t.cfg.Redact.Text(errtext.Text(err))
 		return out
 	}
 	code := 0

@@ -13,7 +13,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/fanout"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/gate"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/wire/execapi"
@@ -115,7 +115,7 @@ func (t *Turns) resolveStep(ctx context.Context, turn *Turn, part string, s plan
 			Argv: []string{"/bin/sh", "-c", s.Command}, TimeoutMS: timeout.Milliseconds(), OutputLimit: MaxOutput,
 			Stdout: execapi.Capture, Stderr: execapi.Capture,
 			// What the plan's answer does not cover is not asked about once more, step by step.
-			Asked: execapi.Asked{Source: string(policy.LLM), WaitMS: -1, Trace: turn.Trace},
+			Asked: execapi.Asked{Source: string(rules.LLM), WaitMS: -1, Trace: turn.Trace},
 		}
 		if s.Background {
 			x.shown.Background, x.shown.LimitMS, x.exec.Detach = true, timeout.Milliseconds(), true
@@ -250,22 +250,22 @@ func (t *Turns) judge(ctx context.Context, turn *Turn, steps []step) (at int, er
 		}
 		s.shown.Level, s.shown.Risk = j.Level.String(), j.RiskScore
 		switch {
-		case j.Level == policy.Block:
+		case j.Level == rules.Block:
 			return i, fmt.Errorf("step %d, %s: %s: %w", i+1, s.shown.Target, s.shown.Command, j.Refusal("run it"))
-		case s.shown.ReadOnly && policy.Changes(j.Capabilities):
+		case s.shown.ReadOnly && rules.Changes(j.Capabilities):
 			return i, fmt.Errorf("step %d, %s: %s: it says that it only reads, and the policy sees that it does more (%s); propose it with "+
 				"read_only false: %w", i+1, s.shown.Target, s.shown.Command, strings.Join(j.Capabilities, ", "), errdefs.ErrPermissionDenied)
 		}
 		// Several hosts at once are always shown to a person.
-		s.asks = j.Level == policy.Confirm || s.hosts > 1
+		s.asks = j.Level == rules.Confirm || s.hosts > 1
 		if s.asks && s.hosts == 1 && !j.NeverWhitelist {
 			if s.key, err = turn.keyOf(s, []any{j.Level.String(), j.RiskScore, j.MatchedRules, j.Capabilities, j.Policy}); err != nil {
 				return i, err
 			}
 		}
-		if j.Level == policy.Confirm {
+		if j.Level == rules.Confirm {
 			typed := *s.op.Full()
-			typed.Source = string(policy.User)
+			typed.Source = string(rules.User)
 			op, err := operation.NewExec(typed)
 			if err != nil {
 				return i, err
@@ -273,7 +273,7 @@ func (t *Turns) judge(ctx context.Context, turn *Turn, steps []step) (at int, er
 			if j, err = s.look.Judge(op); err != nil {
 				return i, err
 			}
-			if s.shown.FirstRun = j.Level == policy.Safe; !s.shown.FirstRun {
+			if s.shown.FirstRun = j.Level == rules.Safe; !s.shown.FirstRun {
 				s.shown.Why = j.Reasons
 			}
 		}

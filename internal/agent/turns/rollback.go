@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
@@ -20,7 +20,7 @@ func (t *Turns) offerRollback(ctx context.Context, turn *Turn, p *proposal, fail
 	r := Reply{Outcome: Refused}
 	switch {
 	case err != nil:
-		r.Why = "it cannot be undone as the plan says: " + fault.Text(err)
+		r.Why = "it cannot be undone as the plan says: " + errtext.Text(err)
 	case len(steps) == 0 && len(left) == 0:
 		return nil
 	case len(steps) == 0:

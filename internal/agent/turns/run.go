@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 	"github.com/carrel-dev/carrel/internal/service/commands"
@@ -40,7 +40,7 @@ func (turn *Turn) while(ctx context.Context) (context.Context, context.CancelFun
 func (t *Turns) run(ctx context.Context, turn *Turn, s *step) StepResult {
 	out := StepResult{Part: s.shown.Part, Target: s.shown.Target, Command: s.shown.Command}
 	if err := t.valid(turn.By); err != nil {
-		out.Error = fault.Text(err)
+		out.Error = errtext.Text(err)
 		return out
 	}
 	switch {
@@ -74,7 +74,7 @@ func (t *Turns) run(ctx context.Context, turn *Turn, s *step) StepResult {
 	out.Stdout, out.Stderr = t.text(stdout), t.text(stderr)
 	switch {
 	case err != nil:
-		out.Error = t.cfg.Redact.Text(fault.Text(err))
+		out.Error = t.cfg.Redact.Text(errtext.Text(err))
 	case status == nil:
 		out.Error = "it is not known how the command ended"
 	default:
@@ -107,7 +107,7 @@ func (t *Turns) begin(ctx context.Context, turn *Turn, s *step, out StepResult) 
 		out.Job, out.Held = job, oneLine(res.Held)
 	}
 	if err != nil {
-		out.Job, out.Error = "", t.cfg.Redact.Text(fault.Text(err))
+		out.Job, out.Error = "", t.cfg.Redact.Text(errtext.Text(err))
 		return out
 	}
 	crashpoint.Here("daemon.plan.job-begun")

@@ -11,9 +11,9 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/agent/plan"
 	"github.com/carrel-dev/carrel/internal/agent/runbooks"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/base/fanout"
-	"github.com/carrel-dev/carrel/internal/base/fault"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/tools"
 	"github.com/carrel-dev/carrel/internal/wire/execapi"
@@ -58,13 +58,13 @@ func (t *Turns) readAll(ctx context.Context, turn *Turn, calls []plan.ToolCall) 
 	for i := range calls {
 		s, err := t.resolveCall(ctx, turn, &calls[i])
 		if err != nil {
-			return Reply{Outcome: Invalid, Why: fmt.Sprintf("call %d: %s", i+1, fault.Text(err))}, nil
+			return Reply{Outcome: Invalid, Why: fmt.Sprintf("call %d: %s", i+1, errtext.Text(err))}, nil
 		}
 		steps[i] = s
 	}
 	for i := range steps {
 		if err := t.judgeCall(ctx, &steps[i]); err != nil {
-			return Reply{Outcome: Refused, Why: fmt.Sprintf("no tool was called, because of call %d: %s", i+1, fault.Text(err))}, nil
+			return Reply{Outcome: Refused, Why: fmt.Sprintf("no tool was called, because of call %d: %s", i+1, errtext.Text(err))}, nil
 		}
 	}
 	ctx, cancel := turn.while(ctx)
@@ -116,7 +116,7 @@ func (t *Turns) resolveCall(ctx context.Context, turn *Turn, c *plan.ToolCall) (
 	x.exec = execapi.ExecParams{
 		Argv: c.Argv(), TimeoutMS: tools.Timeout.Milliseconds(), OutputLimit: MaxOutput, Stdout: execapi.Capture, Stderr: execapi.Capture,
 		// The command is carrel's own, and a model chose its parameters alone.
-		Asked: execapi.Asked{Source: string(policy.User), WaitMS: -1, Trace: turn.Trace},
+		Asked: execapi.Asked{Source: string(rules.User), WaitMS: -1, Trace: turn.Trace},
 	}
 	x.op, err = t.cfg.Commands.Operation(turn.By, &x.exec)
 	return x, err
@@ -138,9 +138,9 @@ func (t *Turns) judgeCall(ctx context.Context, s *step) error {
 	}
 	s.shown.Level, s.shown.Risk = j.Level.String(), j.RiskScore
 	switch {
-	case j.Level == policy.Block:
+	case j.Level == rules.Block:
 		return fmt.Errorf("%s on %s: %w", s.shown.Command, s.shown.Target, j.Refusal("read it"))
-	case j.Level != policy.Safe || policy.Changes(j.Capabilities):
+	case j.Level != rules.Safe || rules.Changes(j.Capabilities):
 		return fmt.Errorf("%s on %s: the policy does not let tools read it without a question: %s; propose a command, about which a person is "+
 			"asked: %w", s.shown.Command, s.shown.Target, strings.Join(j.Reasons, "; "), errdefs.ErrPermissionDenied)
 	}
@@ -195,7 +195,7 @@ func (t *Turns) follow(ctx context.Context, turn *Turn, s *step, to *leads) Step
 		}
 	}
 	if err != nil {
-		out.Error = t.cfg.Redact.Text(fault.Text(err))
+		out.Error = t.cfg.Redact.Text(errtext.Text(err))
 		return out
 	}
 	next.followed = true
@@ -238,7 +238,7 @@ func (s *step) reads(path string) bool {
 		return false
 	}
 	j, err := s.look.Judge(op)
-	return err == nil && j.Level == policy.Safe && !policy.Changes(j.Capabilities)
+	return err == nil && j.Level == rules.Safe && !rules.Changes(j.Capabilities)
 }
 
 // fitCall shortens what a call printed to what a call, and all calls of a turn, may print.

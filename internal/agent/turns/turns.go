@@ -20,8 +20,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/agent/plan"
 	"github.com/carrel-dev/carrel/internal/agent/runbooks"
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/base/fanout"
-	"github.com/carrel-dev/carrel/internal/base/fault"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
@@ -251,20 +251,20 @@ func (t *Turns) valid(by principal.Principal) error {
 func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, error) {
 	answer, err := plan.Parse(text)
 	if err != nil {
-		return Reply{Outcome: Invalid, Why: fault.Text(err)}, nil
+		return Reply{Outcome: Invalid, Why: errtext.Text(err)}, nil
 	}
 	if answer.Tools != nil {
 		return t.readAll(ctx, turn, answer.Tools.Calls)
 	}
 	p, err := planned(answer)
 	if err != nil {
-		return Reply{Outcome: Invalid, Why: fault.Text(err)}, nil
+		return Reply{Outcome: Invalid, Why: errtext.Text(err)}, nil
 	}
 	turn.plans++
 	turn.rounds = 0
 	steps, err := t.resolve(ctx, turn, p)
 	if err != nil {
-		return Reply{Outcome: Invalid, Why: fault.Text(err)}, nil
+		return Reply{Outcome: Invalid, Why: errtext.Text(err)}, nil
 	}
 	return t.consider(ctx, turn, p, operation.Plan{ID: turn.Task, Number: turn.plans, Goal: oneLine(p.Goal)}, steps)
 }
@@ -326,7 +326,7 @@ func (t *Turns) refuse(ctx context.Context, turn *Turn, op operation.Plan, why e
 	if err != nil {
 		return Reply{}, err
 	}
-	return Reply{Outcome: Refused, Why: fault.Text(authorised.Deny(ctx, why))}, nil
+	return Reply{Outcome: Refused, Why: errtext.Text(authorised.Deny(ctx, why))}, nil
 }
 
 // carryOut asks a person where that is needed, and runs the steps.
@@ -338,7 +338,7 @@ func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, ste
 	a, err := authorised.Admit(ctx)
 	switch {
 	case op.Asks && turn.Wait < 0 && errdefs.IsPermissionDenied(err):
-		return Reply{Outcome: Denied, Why: fault.Text(err)}, nil
+		return Reply{Outcome: Denied, Why: errtext.Text(err)}, nil
 	case err != nil:
 		return unanswered(err)
 	}
@@ -376,7 +376,7 @@ func unanswered(err error) (Reply, error) {
 	case errdefs.IsPermissionDenied(err):
 		return Reply{Outcome: Denied, Why: "nobody approved it in time"}, nil
 	case errdefs.IsResourceExhausted(err):
-		return Reply{Outcome: Refused, Why: fault.Text(err)}, nil
+		return Reply{Outcome: Refused, Why: errtext.Text(err)}, nil
 	}
 	return Reply{}, err
 }

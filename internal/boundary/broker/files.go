@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
+	"github.com/carrel-dev/carrel/internal/linux/diskreserve"
 	"github.com/carrel-dev/carrel/internal/linux/removal"
-	"github.com/carrel-dev/carrel/internal/linux/room"
 )
 
 // What is done to files of the host goes by the descriptor of a directory and a validated name,
@@ -118,7 +118,7 @@ const spare = ".spare"
 // spareAt makes the file that exchangeAt writes next, with room for size bytes.
 func spareAt(dir *os.File, name string, size int64) {
 	if f, err := openAt(dir, name+spare, unix.O_WRONLY|unix.O_CREAT, 0o600); err == nil {
-		_ = room.Of(f)(0, size) // on a full disk there may be none
+		_ = diskreserve.Of(f)(0, size) // on a full disk there may be none
 		_ = f.Close()
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox/launch"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/wire/brokerapi"
-	"github.com/carrel-dev/carrel/internal/wire/grant"
+	"github.com/carrel-dev/carrel/internal/wire/mountgrant"
 )
 
 // TakeMounts is part of Effects.
@@ -28,9 +28,9 @@ func (h *Host) TakeMounts(ctx context.Context, p brokerapi.CreateParams, file *o
 // TakeGrant reads the grant in file, once, sees that it is about the mounts that p asks for, and
 // has judge decide on each, which is given the mount, who granted it and its open directory.
 func TakeGrant(
-	p brokerapi.CreateParams, file *os.File, judge func(workspace.Mount, grant.Cred, *os.File) (Mount, error),
+	p brokerapi.CreateParams, file *os.File, judge func(workspace.Mount, mountgrant.Cred, *os.File) (Mount, error),
 ) ([]Mount, error) {
-	m, who, opened, err := grant.Take(file)
+	m, who, opened, err := mountgrant.Take(file)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func TakeGrant(
 // judge decides on one mount. The descriptor shows that the calling process, however it is
 // confined, can open the directory. The path must lead to the same directory, and the caller's
 // user must be able to open it, now and at each start.
-func (h *Host) judge(asked workspace.Mount, who grant.Cred, d *os.File) (Mount, error) {
+func (h *Host) judge(asked workspace.Mount, who mountgrant.Cred, d *os.File) (Mount, error) {
 	m := Mount{Mount: asked, CallerUID: who.UID, CallerGID: who.GID, OwnerGID: who.GID}
 	m.OwnerUID = who.UID
 	if who.UID == h.settings.DaemonUID || who.UID >= h.settings.UIDFirst && who.UID-h.settings.UIDFirst < h.settings.UIDCount {

@@ -20,7 +20,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/base/strictjson"
-	"github.com/carrel-dev/carrel/internal/linux/room"
+	"github.com/carrel-dev/carrel/internal/linux/diskreserve"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/wire/brokerapi"
 )
@@ -97,8 +97,8 @@ type Ledger struct {
 	mu      sync.Mutex
 	file    *os.File
 	size    int64
-	ahead   room.Ahead // the room behind its end
-	reserve *room.Reserve
+	ahead   diskreserve.Ahead // the room behind its end
+	reserve *diskreserve.Reserve
 	broken  error // a write failed: what is on disk is not known
 	entries map[id.Workspace]Entry
 	order   map[id.Workspace]int // of the last line that names it
@@ -158,19 +158,19 @@ func (l *Ledger) open() (err error) {
 	if err := l.replay(); err != nil {
 		return fmt.Errorf("cannot read the broker's ledger %s/%s: %w", l.dir.Name(), ledgerName, err)
 	}
-	least := room.Share(l.dir.Name(), ledgerRoom, ledgerPart)
-	l.ahead = room.Ahead{Least: least, Step: least / 2}
+	least := diskreserve.Share(l.dir.Name(), ledgerRoom, ledgerPart)
+	l.ahead = diskreserve.Ahead{Least: least, Step: least / 2}
 	if fi, err := l.file.Stat(); err == nil {
 		l.ahead.Has(fi)
 	}
-	_ = l.ahead.Keep(room.Of(l.file), l.size) // tried again with each line
+	_ = l.ahead.Keep(diskreserve.Of(l.file), l.size) // tried again with each line
 	if err := l.openReserve(least); err != nil {
 		return fmt.Errorf("cannot open the reserve of the broker's ledger: %w", err)
 	}
 	if l.size > compactAbove {
 		l.compactAt = 2 * l.size
 		if l.lines > 2*len(l.entries) {
-			if err := l.compact(); err != nil && !room.Full(err) {
+			if err := l.compact(); err != nil && !diskreserve.Full(err) {
 				return fmt.Errorf("cannot compact the broker's ledger: %w", err)
 			}
 		}
@@ -242,9 +242,9 @@ func (l *Ledger) append(x ledgerLine) error {
 			l.broken, errdefs.ErrUnavailable)
 	}
 	size, lines := l.size, l.lines
-	_ = l.ahead.Keep(room.Of(l.file), size+maxLedgerLine) // if it is full, the line goes into what is held
+	_ = l.ahead.Keep(diskreserve.Of(l.file), size+maxLedgerLine) // if it is full, the line goes into what is held
 	n, err := put(l.file, x)
-	for room.Full(err) && l.file.Truncate(size) == nil && l.reserve.Give() {
+	for diskreserve.Full(err) && l.file.Truncate(size) == nil && l.reserve.Give() {
 		n, err = put(l.file, x)
 	}
 	l.lines, l.size = lines+1, size+n
@@ -252,7 +252,7 @@ func (l *Ledger) append(x ledgerLine) error {
 		// On a full disk, what there was room for is cut off again, as after a crash. Then it
 		// is known what is there, and the next line can be tried.
 		l.broken = err
-		if room.Full(err) && l.file.Truncate(size) == nil && syncFile(l.file) == nil {
+		if diskreserve.Full(err) && l.file.Truncate(size) == nil && syncFile(l.file) == nil {
 			l.broken = nil
 		}
 		l.ahead.Reset()
@@ -276,11 +276,11 @@ func (l *Ledger) append(x ledgerLine) error {
 // openReserve opens the file that gives room where the file system cannot hold any behind the ledger's end.
 func (l *Ledger) openReserve(bytes int64) error {
 	f, err := openAt(l.dir, reserveName, unix.O_RDWR|unix.O_CREAT, 0o600)
-	if room.Full(err) {
+	if diskreserve.Full(err) {
 		return nil
 	}
 	if err == nil {
-		l.reserve, err = room.NewReserve(f, bytes)
+		l.reserve, err = diskreserve.NewReserve(f, bytes)
 	}
 	if err == nil && l.reserve == nil {
 		err = removeAt(l.dir, reserveName)

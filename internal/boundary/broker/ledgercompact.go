@@ -11,7 +11,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/linux/room"
+	"github.com/carrel-dev/carrel/internal/linux/diskreserve"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
@@ -87,9 +87,9 @@ func (l *Ledger) replace(f *os.File, size, from int64) error {
 		return l.broken
 	}
 	added, err := io.Copy(f, io.NewSectionReader(l.file, from, l.size-from))
-	ahead := room.Ahead{Least: l.ahead.Least, Step: l.ahead.Step}
+	ahead := diskreserve.Ahead{Least: l.ahead.Least, Step: l.ahead.Step}
 	if err == nil {
-		err = ahead.Keep(room.Of(f), size+added) // before the room of the old one is given up
+		err = ahead.Keep(diskreserve.Of(f), size+added) // before the room of the old one is given up
 	}
 	if err == nil {
 		err = syncFile(f)

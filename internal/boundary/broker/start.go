@@ -14,7 +14,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox"
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox/launch"
-	"github.com/carrel-dev/carrel/internal/linux/room"
+	"github.com/carrel-dev/carrel/internal/linux/diskreserve"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/wire/brokerapi"
 )
@@ -149,7 +149,7 @@ func (h *Host) Limit(e Entry, limits workspace.Limits) error {
 	}
 	crashpoint.Here("broker.update.applied")
 	err = h.replaceReport(e.Name, report)
-	if room.Full(err) && limits == e.Limits {
+	if diskreserve.Full(err) && limits == e.Limits {
 		return nil // they are in force, and what the report of before says of them holds
 	}
 	if err != nil {

@@ -30,7 +30,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox"
-	"github.com/carrel-dev/carrel/internal/linux/pages"
+	"github.com/carrel-dev/carrel/internal/linux/memrelease"
 	"github.com/carrel-dev/carrel/internal/linux/peercred"
 	"github.com/carrel-dev/carrel/internal/wire/execapi"
 	"github.com/carrel-dev/carrel/internal/wire/jsonrpc"
@@ -120,7 +120,7 @@ func serve(build string, spec *sandbox.Spec, thread *sandbox.Thread) (err error)
 	// for a while: most such commands end before, and the first collection takes as long as one.
 	bound := func() { debug.SetGCPercent(gcPercent); debug.SetMemoryLimit(memoryLimit) }
 	if len(spec.FDs.Peers) > 0 {
-		time.AfterFunc(settling, func() { bound(); pages.GiveBack() })
+		time.AfterFunc(settling, func() { bound(); memrelease.GiveBack() })
 	} else {
 		bound()
 	}
@@ -155,7 +155,7 @@ func serve(build string, spec *sandbox.Spec, thread *sandbox.Thread) (err error)
 	}
 	l.(*net.UnixListener).SetUnlinkOnClose(false) // the path is the broker's
 	context.AfterFunc(e.ctx, func() { l.Close() })
-	pages.GiveBack() // what the first stage used
+	memrelease.GiveBack() // what the first stage used
 	return e.accept(l.(*net.UnixListener))
 }
 

@@ -3,7 +3,7 @@ package executor
 import (
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/linux/pages"
+	"github.com/carrel-dev/carrel/internal/linux/memrelease"
 )
 
 // idleAfter is how long nothing must have run before memory is given back.
@@ -32,6 +32,6 @@ func (e *Executor) trim() {
 	}
 	e.mu.Unlock()
 	if !busy {
-		pages.GiveBack()
+		memrelease.GiveBack()
 	}
 }

@@ -32,7 +32,7 @@ import (
 // word of whoever calls it for them: Grant is the client's own.
 type Mounts struct {
 	List []workspace.Mount
-	// Grant is the far end of package grant's socket. It stays the caller's.
+	// Grant is the far end of package mountgrant's socket. It stays the caller's.
 	Grant *os.File
 }
 

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/carrel-dev/carrel/internal/agent/words"
-	"github.com/carrel-dev/carrel/internal/base/cells"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
+	"github.com/carrel-dev/carrel/internal/base/termtext"
 )
 
 // Styles, as SGR of ECMA-48. The renderer removes colours for a terminal without them.
@@ -46,12 +46,12 @@ func styled(style, visible string) string {
 
 // hang wraps a text behind first, and its further lines behind indent, which is as wide.
 func hang(first, indent, text, style string, width int) (out []string) {
-	first = cells.Visible(first)
-	room := width - cells.Width(first)
+	first = termtext.Visible(first)
+	room := width - termtext.Width(first)
 	if room < 8 { // a window that has hardly room for words has none for what leads them
 		first, indent, room = "", "", width
 	}
-	for i, l := range cells.Wrapped(spaced(text), room) {
+	for i, l := range termtext.Wrapped(spaced(text), room) {
 		lead := indent
 		if i == 0 {
 			lead = first
@@ -62,7 +62,7 @@ func hang(first, indent, text, style string, width int) (out []string) {
 }
 
 // blank are as many blanks as a text has cells.
-func blank(s string) string { return strings.Repeat(" ", cells.Width(s)) }
+func blank(s string) string { return strings.Repeat(" ", termtext.Width(s)) }
 
 // spaced has blanks for tabs.
 func spaced(s string) string { return strings.ReplaceAll(s, "\t", "    ") }
@@ -103,7 +103,7 @@ const maxThought = 8 << 10
 // thoughtBlock is what the agent thinks, which may grow. It is a detail.
 type thoughtBlock struct {
 	drawn
-	lang words.Language
+	lang messages.Language
 	text string
 	cut  bool
 }
@@ -129,7 +129,7 @@ func (b *thoughtBlock) lines(width int, trace bool) []string {
 		if b.cut {
 			text = "…\n" + text
 		}
-		lead := b.lang.Say(words.Thinks)
+		lead := b.lang.Say(messages.Thinks)
 		return hang("  "+lead, "  "+blank(lead), text, dim, width)
 	})
 }
@@ -138,14 +138,14 @@ func (b *thoughtBlock) lines(width int, trace bool) []string {
 type planBlock struct {
 	drawn
 	p     Plan
-	lang  words.Language
+	lang  messages.Language
 	ends  []StepEnd
 	waits bool // for the person
 	over  bool
 	short bool // the diff is its heads alone
 }
 
-func newPlan(p Plan, lang words.Language) *planBlock {
+func newPlan(p Plan, lang messages.Language) *planBlock {
 	return &planBlock{p: p, lang: lang, ends: make([]StepEnd, len(p.Steps))}
 }
 
@@ -165,32 +165,32 @@ func (b *planBlock) state(i int) (word, style string) {
 	e := b.ends[i]
 	switch {
 	case e.NotBegun != "":
-		return b.lang.Say(words.StateNotBegun, b.lang.Known(e.NotBegun)), dim
+		return b.lang.Say(messages.StateNotBegun, b.lang.Known(e.NotBegun)), dim
 	case e.Error != "":
-		return b.lang.Say(words.StateFailed, b.lang.Known(e.Error)), red
+		return b.lang.Say(messages.StateFailed, b.lang.Known(e.Error)), red
 	case e.Step > 0 && e.Code != nil && *e.Code != 0:
-		word = b.lang.Say(words.StepExit, *e.Code)
+		word = b.lang.Say(messages.StepExit, *e.Code)
 		if said := lastLine(e.Stderr); said != "" {
 			word += ": " + said
 		}
 		return word, red
 	case e.Step > 0 && e.Job != "":
-		return b.lang.Say(words.StateJob, e.Job), green
+		return b.lang.Say(messages.StateJob, e.Job), green
 	case e.Step > 0 && e.Merged != "":
-		return b.lang.Say(words.StepMerged, e.Merged), green
+		return b.lang.Say(messages.StepMerged, e.Merged), green
 	case e.Step > 0:
-		return b.lang.Say(words.StepDone), green
+		return b.lang.Say(messages.StepDone), green
 	case b.over:
-		return b.lang.Say(words.StateNotRun), dim
+		return b.lang.Say(messages.StateNotRun), dim
 	case b.waits:
-		return b.lang.Say(words.StateWaitsForYou), yellow
+		return b.lang.Say(messages.StateWaitsForYou), yellow
 	}
 	for _, before := range b.ends[:i] {
 		if before.Step == 0 {
-			return b.lang.Say(words.StateWaits), dim
+			return b.lang.Say(messages.StateWaits), dim
 		}
 	}
-	return b.lang.Say(words.StateRuns), cyan
+	return b.lang.Say(messages.StateRuns), cyan
 }
 
 func lastLine(s string) string {
@@ -200,7 +200,7 @@ func lastLine(s string) string {
 
 func (b *planBlock) lines(width int, trace bool) []string {
 	return b.draw(width, trace, func() []string {
-		out := hang(b.lang.Say(words.PlanHead, b.p.Number, b.p.Note, ""), "  ", b.p.Goal, bold, width)
+		out := hang(b.lang.Say(messages.PlanHead, b.p.Number, b.p.Note, ""), "  ", b.p.Goal, bold, width)
 		order, end := "", -1
 		for i, s := range b.p.Steps {
 			last := i == len(b.p.Steps)-1 && len(b.p.Rollback) == 0
@@ -209,17 +209,17 @@ func (b *planBlock) lines(width int, trace bool) []string {
 				first, indent = "└─ ", "   "
 			}
 			if s.Together > 1 {
-				order, end = b.lang.Say(words.Together, i+1, i+s.Together, s.Order), i+s.Together-1
+				order, end = b.lang.Say(messages.Together, i+1, i+s.Together, s.Order), i+s.Together-1
 			}
 			verdict := s.Level
 			if s.ReadOnly {
-				verdict += b.lang.Say(words.OnlyReads)
+				verdict += b.lang.Say(messages.OnlyReads)
 			}
 			if s.Profile != "" {
 				verdict += ", profile " + s.Profile
 			}
 			if s.Background > 0 {
-				verdict += b.lang.Say(words.Background, s.Background)
+				verdict += b.lang.Say(messages.Background, s.Background)
 			}
 			out = append(out, hang(first, indent, fmt.Sprintf("%d. %s: %s", i+1, s.Target, s.Command), nothing, width)...)
 			word, style := b.state(i)
@@ -236,14 +236,14 @@ func (b *planBlock) lines(width int, trace bool) []string {
 				}
 			}
 			e := b.ends[i]
-			why := b.lang.Say(words.RiskIs, s.Risk)
+			why := b.lang.Say(messages.RiskIs, s.Risk)
 			if s.FirstRun {
-				why += b.lang.Say(words.FirstRun)
+				why += b.lang.Say(messages.FirstRun)
 			}
 			detail("", why)
-			detail(b.lang.Say(words.DetailFor), s.Purpose)
-			detail(b.lang.Say(words.DetailHeld), e.Held)
-			detail(b.lang.Say(words.DetailStderr), strings.TrimSpace(e.Stderr))
+			detail(b.lang.Say(messages.DetailFor), s.Purpose)
+			detail(b.lang.Say(messages.DetailHeld), e.Held)
+			detail(b.lang.Say(messages.DetailStderr), strings.TrimSpace(e.Stderr))
 			detail("carrel undo ", e.Undo)
 		}
 		for i, r := range b.p.Rollback {
@@ -251,7 +251,7 @@ func (b *planBlock) lines(width int, trace bool) []string {
 			if i == len(b.p.Rollback)-1 {
 				first = "└─ "
 			}
-			out = append(out, hang(first, "   ", b.lang.Say(words.ToUndo)+r, dim, width)...)
+			out = append(out, hang(first, "   ", b.lang.Say(messages.ToUndo)+r, dim, width)...)
 		}
 		return append(out, diffLines(b.p.Diff, width, b.short)...)
 	})
@@ -261,19 +261,19 @@ func (b *planBlock) lines(width int, trace bool) []string {
 type questionBlock struct {
 	drawn
 	q       Question
-	lang    words.Language
+	lang    messages.Language
 	details bool // the plan is not shown above it
 	mine    string
 	over    string
 }
 
 func (b *questionBlock) answered(kind Kind, why string) {
-	b.mine = b.lang.Say(map[Kind]words.Key{
-		Once: words.YouOnce, Steps: words.YouSteps, Files: words.YouFiles, Thread: words.YouThread, Always: words.YouAlways,
-		Deny: words.YouDeny,
+	b.mine = b.lang.Say(map[Kind]messages.Key{
+		Once: messages.YouOnce, Steps: messages.YouSteps, Files: messages.YouFiles, Thread: messages.YouThread, Always: messages.YouAlways,
+		Deny: messages.YouDeny,
 	}[kind])
 	if kind == Steps && len(b.q.Files) > 0 {
-		b.mine = b.lang.Say(words.YouStepsAll)
+		b.mine = b.lang.Say(messages.YouStepsAll)
 	}
 	if why != "" {
 		b.mine += ": " + why
@@ -287,21 +287,21 @@ func (b *questionBlock) lines(width int, trace bool) []string {
 		if b.details || trace {
 			out = append(out, hang("  ", "  ", b.q.Details, nothing, width)...)
 		}
-		head := b.lang.Say(words.RunIt, b.q.Risk, b.q.Until)
+		head := b.lang.Say(messages.RunIt, b.q.Risk, b.q.Until)
 		out = append(out, hang("? ", "  ", head, yellow, width)...)
-		because := b.lang.Say(words.Because)
+		because := b.lang.Say(messages.Because)
 		for i, why := range b.q.Reasons {
 			name := because
 			if i > 0 {
-				name = b.lang.Say(words.AndBecause)
+				name = b.lang.Say(messages.AndBecause)
 			}
 			out = append(out, hang("  "+name, "  "+blank(because), b.lang.Reason(why), nothing, width)...)
 		}
 		if b.q.Session {
-			out = append(out, hang("  ", "  ", b.lang.Say(words.SessionKept), nothing, width)...)
+			out = append(out, hang("  ", "  ", b.lang.Say(messages.SessionKept), nothing, width)...)
 		}
 		if trace && b.q.Rule != "" {
-			rule := "  " + b.lang.Say(words.RuleLead)
+			rule := "  " + b.lang.Say(messages.RuleLead)
 			out = append(out, hang(rule, blank(rule), b.q.Rule, dim, width)...)
 		}
 		if b.mine != "" {

@@ -3,7 +3,7 @@
 //
 // It must not know the daemon, run anything or decide what may be done: it draws what a Session tells it. It takes no answer
 // to a question of which not all was on the screen, and nothing that a model or a program wrote reaches the terminal but
-// through package cells.
+// through package termtext.
 package chatui
 
 import (
@@ -16,7 +16,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"github.com/carrel-dev/carrel/internal/agent/words"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
 )
 
 // Session is a chat with an agent. Prepare, Ask, Command and Shell are called one at a time; Answer and Complete at any time.
@@ -155,7 +155,7 @@ func (Note) event()     {}
 func (Changed) event()  {}
 
 // Run shows the interface until the person leaves or ctx ends. It returns what was said, as lines to leave on the terminal.
-func Run(ctx context.Context, s Session, lang words.Language, in io.Reader, out io.Writer) (said []string, err error) {
+func Run(ctx context.Context, s Session, lang messages.Language, in io.Reader, out io.Writer) (said []string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	defer work.Wait() // a turn that runs is stopped, and its task with it

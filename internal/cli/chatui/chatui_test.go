@@ -14,7 +14,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
-	"github.com/carrel-dev/carrel/internal/agent/words"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
 	"github.com/carrel-dev/carrel/internal/cli/chatui"
 	"github.com/carrel-dev/carrel/test/leaks"
 )
@@ -103,11 +103,11 @@ type screen struct {
 // open runs a test with a chat that is ready.
 func open(t *testing.T, f func(s *screen)) {
 	t.Helper()
-	openIn(t, words.English, f)
+	openIn(t, messages.English, f)
 }
 
 // openIn is open in a language.
-func openIn(t *testing.T, lang words.Language, f func(s *screen)) {
+func openIn(t *testing.T, lang messages.Language, f func(s *screen)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -455,7 +455,7 @@ func TestCommands(t *testing.T) {
 func TestPrepareAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &screen{t: t, s: &session{ends: make(chan error), prepared: errors.New("cannot reach it")}, msgs: make(chan tea.Msg, 64)}
-		m := chatui.NewModel(t.Context(), s.s, words.English, func(m tea.Msg) { s.msgs <- m })
+		m := chatui.NewModel(t.Context(), s.s, messages.English, func(m tea.Msg) { s.msgs <- m })
 		s.Model = m
 		cmd := m.Init()
 		s.send(tea.WindowSizeMsg{Width: 60, Height: 20})

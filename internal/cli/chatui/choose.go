@@ -6,7 +6,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"github.com/carrel-dev/carrel/internal/agent/words"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
 )
 
 // choice is how far the person is with the files of a change.
@@ -16,8 +16,8 @@ type choice struct {
 }
 
 // prompt asks about the next file.
-func (c *choice) prompt(lang words.Language, files []string) string {
-	return lang.Say(words.ChooseFile, c.at+1, len(files), files[c.at])
+func (c *choice) prompt(lang messages.Language, files []string) string {
+	return lang.Say(messages.ChooseFile, c.at+1, len(files), files[c.at])
 }
 
 // choose takes a key as the answer to one file. Behind the last one the question is answered.
@@ -41,7 +41,7 @@ func (m *Model) choose(key string) (tea.Cmd, bool) {
 		return m.answer(Deny, "none of its files is to be changed"), true
 	}
 	cmd := m.answer(Files, "", c.yes...)
-	m.open.mine += ": " + strings.Join(c.yes, ", ") + m.lang.Say(words.LeftAsIs, strings.Join(slices.DeleteFunc(slices.Clone(files),
+	m.open.mine += ": " + strings.Join(c.yes, ", ") + m.lang.Say(messages.LeftAsIs, strings.Join(slices.DeleteFunc(slices.Clone(files),
 		func(f string) bool { return slices.Contains(c.yes, f) }), ", "))
 	return cmd, true
 }

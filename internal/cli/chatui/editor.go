@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/carrel-dev/carrel/internal/base/cells"
+	"github.com/carrel-dev/carrel/internal/base/termtext"
 )
 
 // maxLine bounds what is typed, in characters.
@@ -168,10 +168,10 @@ func (e *editor) word() string {
 
 // lines are what is shown behind a prompt in a width, with the place of the cursor.
 func (e *editor) lines(prompt string, width int) (out []string, x, y int) {
-	if width-cells.Width(prompt) < 4 { // there is room for what is typed alone
+	if width-termtext.Width(prompt) < 4 { // there is room for what is typed alone
 		prompt = ""
 	}
-	row, used := prompt, cells.Width(prompt)
+	row, used := prompt, termtext.Width(prompt)
 	indent := strings.Repeat(" ", used)
 	wrap := func() {
 		out = append(out, row)
@@ -185,8 +185,8 @@ func (e *editor) lines(prompt string, width int) (out []string, x, y int) {
 			wrap()
 			continue
 		}
-		for n, c := range cells.Visible(spaced(string(r))) {
-			w := cells.Width(string(c))
+		for n, c := range termtext.Visible(spaced(string(r))) {
+			w := termtext.Width(string(c))
 			if used+w > width-1 && used > len(indent) { // a cell is left for the cursor
 				wrap()
 				if i == e.at && n == 0 {

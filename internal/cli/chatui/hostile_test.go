@@ -8,7 +8,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"pgregory.net/rapid"
 
-	"github.com/carrel-dev/carrel/internal/agent/words"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
 	"github.com/carrel-dev/carrel/internal/cli/chatui"
 )
 
@@ -26,7 +26,7 @@ func TestHostile(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		width, height := rapid.IntRange(2, 90).Draw(r, "width"), rapid.IntRange(1, 30).Draw(r, "height")
 		text := func(name string) string { return texts.Draw(r, name) }
-		m := chatui.NewModel(t.Context(), &session{}, words.English, func(tea.Msg) {})
+		m := chatui.NewModel(t.Context(), &session{}, messages.English, func(tea.Msg) {})
 		s := &screen{t: t, Model: m}
 		p := plan(text("command"), text("command"))
 		p.Goal, p.Diff, p.Rollback = text("goal"), text("diff"), []string{text("rollback")}

@@ -7,7 +7,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
-	"github.com/carrel-dev/carrel/internal/agent/words"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
 )
 
 // Commands are the words that a line for carrel begins with.
@@ -27,7 +27,7 @@ func (m *Model) key(k tea.KeyPressMsg) tea.Cmd {
 			return nil
 		}
 		if m.choice != nil {
-			m.choice, m.hint = nil, m.lang.Say(words.HintNotAnswered)
+			m.choice, m.hint = nil, m.lang.Say(messages.HintNotAnswered)
 			return nil
 		}
 		m.halt()
@@ -89,7 +89,7 @@ func (m *Model) halt() {
 		return
 	}
 	m.stop()
-	m.hint = m.lang.Say(words.HintStopping)
+	m.hint = m.lang.Say(messages.HintStopping)
 }
 
 // earlier and later bring what was entered before, and what is queued.
@@ -100,7 +100,7 @@ func (m *Model) earlier() {
 	if n := len(m.queue); n > 0 && len(m.line.text) == 0 && m.typing == lines {
 		m.line.set(m.queue[n-1])
 		m.queue = m.queue[:n-1]
-		m.hint = m.lang.Say(words.HintTakenBack)
+		m.hint = m.lang.Say(messages.HintTakenBack)
 		return
 	}
 	if m.at == len(m.history) {
@@ -154,19 +154,19 @@ func (m *Model) answerKey(key string) (tea.Cmd, bool) {
 	}
 	switch {
 	case m.busy:
-		m.hint = m.lang.Say(words.HintOnItsWay)
+		m.hint = m.lang.Say(messages.HintOnItsWay)
 	case !m.armed:
-		m.hint = m.lang.Say(words.HintTooSoon)
+		m.hint = m.lang.Say(messages.HintTooSoon)
 	case key == "t" && !m.open.q.Session:
-		m.hint = m.lang.Say(words.HintOnceOnly)
+		m.hint = m.lang.Say(messages.HintOnceOnly)
 	case key == "a" && m.open.q.Session:
-		m.hint = m.lang.Say(words.HintOnceOrSession)
+		m.hint = m.lang.Say(messages.HintOnceOrSession)
 	case key == "a" && !m.open.q.Always:
-		m.hint = m.lang.Say(words.HintEveryPlan)
+		m.hint = m.lang.Say(messages.HintEveryPlan)
 	case !m.read() && m.asked != nil && m.asked.short:
-		m.hint = m.lang.Say(words.HintWholeFirst)
+		m.hint = m.lang.Say(messages.HintWholeFirst)
 	case !m.read():
-		m.hint = m.lang.Say(words.HintRestFirst)
+		m.hint = m.lang.Say(messages.HintRestFirst)
 	case key == "y":
 		return m.answer(Once, ""), true
 	case key == "s":
@@ -219,10 +219,10 @@ func (m *Model) enter() tea.Cmd {
 		m.line.set("")
 		switch {
 		case m.open == nil || m.busy:
-			m.hint = m.lang.Say(words.HintOver)
+			m.hint = m.lang.Say(messages.HintOver)
 			return nil
 		case typing == edit && text == "":
-			m.hint = m.lang.Say(words.HintNoText)
+			m.hint = m.lang.Say(messages.HintNoText)
 			return nil
 		case typing == edit:
 			// The plan stays as it is: what was written goes to the agent as the next question, which the denial makes room for.
@@ -241,7 +241,7 @@ func (m *Model) enter() tea.Cmd {
 	m.at = len(m.history)
 	switch text {
 	case "/help":
-		m.add(&textBlock{text: m.lang.Say(words.Help) + m.lang.Say(words.HelpCommands), indent: "  "})
+		m.add(&textBlock{text: m.lang.Say(messages.Help) + m.lang.Say(messages.HelpCommands), indent: "  "})
 		m.up = 0
 		return nil
 	case "/clear":
@@ -256,7 +256,7 @@ func (m *Model) enter() tea.Cmd {
 		return nil
 	case "/trace":
 		m.trace = !m.trace
-		m.hint = m.lang.Say(map[bool]words.Key{true: words.DetailsShown, false: words.DetailsHidden}[m.trace])
+		m.hint = m.lang.Say(map[bool]messages.Key{true: messages.DetailsShown, false: messages.DetailsHidden}[m.trace])
 		return nil
 	case "/quit":
 		return tea.Quit
@@ -283,7 +283,7 @@ func (m *Model) complete() {
 		all = m.s.Complete(word)
 	}
 	if len(all) == 0 {
-		m.hint = m.lang.Say(words.HintNothing)
+		m.hint = m.lang.Say(messages.HintNothing)
 		return
 	}
 	common := all[0]
@@ -306,7 +306,7 @@ func (m *Model) complete() {
 
 // leave returns what was said without styles, for the terminal's own scrollback.
 func (m *Model) leave() (out []string) {
-	m.close(m.lang.Say(words.YouLeft))
+	m.close(m.lang.Say(messages.YouLeft))
 	for _, b := range m.blocks {
 		for _, l := range b.lines(max(m.width-1, 20), false) {
 			out = append(out, ansi.Strip(l))

@@ -8,8 +8,8 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
-	"github.com/carrel-dev/carrel/internal/agent/words"
-	"github.com/carrel-dev/carrel/internal/base/cells"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
+	"github.com/carrel-dev/carrel/internal/base/termtext"
 	"github.com/carrel-dev/carrel/internal/cli/chatui"
 )
 
@@ -18,11 +18,11 @@ import (
 func TestChinese(t *testing.T) {
 	for _, size := range []tea.WindowSizeMsg{{Width: 60, Height: 20}, {Width: 33, Height: 20}, {Width: 120, Height: 40}} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			openIn(t, words.Chinese, func(s *screen) {
+			openIn(t, messages.Chinese, func(s *screen) {
 				fits := func() {
 					t.Helper()
 					for l := range strings.SplitSeq(s.View().Content, "\n") {
-						if n := cells.Width(ansi.Strip(l)); n > size.Width {
+						if n := termtext.Width(ansi.Strip(l)); n > size.Width {
 							t.Errorf("%d cells: %q", n, ansi.Strip(l))
 						}
 					}

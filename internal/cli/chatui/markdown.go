@@ -3,7 +3,7 @@ package chatui
 import (
 	"strings"
 
-	"github.com/carrel-dev/carrel/internal/base/cells"
+	"github.com/carrel-dev/carrel/internal/base/termtext"
 )
 
 // markdown draws headings, lists, quotes, code, and what is strong or code within a line. What it does not know stays as it
@@ -40,7 +40,7 @@ func exactly(line, style string, width int) (out []string) {
 	if line == "" {
 		return []string{""}
 	}
-	for _, l := range cells.Broken(spaced(line), width-len(indent)) {
+	for _, l := range termtext.Broken(spaced(line), width-len(indent)) {
 		out = append(out, indent+styled(style, l))
 	}
 	return out
@@ -68,9 +68,9 @@ func prose(line string, width int) (out []string) {
 	if room := width - len(lead); room < 8 {
 		lead, rest = "", line
 	}
-	plain, styles := spans(cells.Visible(rest))
+	plain, styles := spans(termtext.Visible(rest))
 	at := 0
-	for i, l := range cells.Wrapped(string(plain), width-len(lead)) {
+	for i, l := range termtext.Wrapped(string(plain), width-len(lead)) {
 		var b strings.Builder
 		if i == 0 {
 			b.WriteString(lead)

@@ -9,7 +9,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"github.com/carrel-dev/carrel/internal/agent/words"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
 )
 
 // Grace is how long a new question takes no answer: what was typed before it was seen does not answer it.
@@ -66,7 +66,7 @@ const (
 type Model struct {
 	ctx  context.Context //nolint:containedctx // of the whole run: turns end with it
 	s    Session
-	lang words.Language
+	lang messages.Language
 	send func(tea.Msg)
 	work *sync.WaitGroup
 
@@ -112,7 +112,7 @@ type seen struct {
 }
 
 // NewModel returns an empty interface. send hands it the events of a turn.
-func NewModel(ctx context.Context, s Session, lang words.Language, send func(tea.Msg)) *Model {
+func NewModel(ctx context.Context, s Session, lang messages.Language, send func(tea.Msg)) *Model {
 	return &Model{ctx: ctx, s: s, lang: lang, send: send, work: &sync.WaitGroup{}}
 }
 
@@ -157,7 +157,7 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		if msg.err != nil {
 			m.fail(msg.err)
 			if len(m.queue) > 0 {
-				m.hint = m.lang.Say(words.HintAgain)
+				m.hint = m.lang.Say(messages.HintAgain)
 			}
 			break
 		}
@@ -176,7 +176,7 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			m.fail(msg.err)
 		}
 		if msg.tell && msg.err == nil {
-			m.note(m.lang.Say(words.ToldNext))
+			m.note(m.lang.Say(messages.ToldNext))
 		}
 		cmd = m.next()
 	case answeredMsg:
@@ -213,12 +213,12 @@ func (m *Model) free() { m.doing, m.stop = idle, nil }
 
 func (m *Model) turned(err error) tea.Cmd {
 	m.free()
-	m.close(m.lang.Say(words.TurnEnded))
+	m.close(m.lang.Say(messages.TurnEnded))
 	m.words, m.thought = nil, nil
 	m.endPlan()
 	switch {
 	case errors.Is(err, context.Canceled):
-		m.note(m.lang.Say(words.Stopped))
+		m.note(m.lang.Say(messages.Stopped))
 	case err != nil:
 		m.fail(err)
 	}
@@ -268,7 +268,7 @@ func (m *Model) happened(e Event) tea.Cmd {
 		m.add(m.plan)
 	case StepEnd:
 		if m.plan == nil || !m.plan.end(e) {
-			m.note(m.lang.Say(words.StepElsewhere, e.Target))
+			m.note(m.lang.Say(messages.StepElsewhere, e.Target))
 		}
 	case Refusal:
 		m.endPlan()
@@ -298,7 +298,7 @@ func (m *Model) endPlan() {
 
 // ask shows a question, from its plan on.
 func (m *Model) ask(q Question) tea.Cmd {
-	m.close(m.lang.Say(words.AnotherCame))
+	m.close(m.lang.Say(messages.AnotherCame))
 	m.open, m.asked, m.armed = &questionBlock{q: q, lang: m.lang}, nil, false
 	if m.plan != nil && m.plan.p.Digest == q.Digest && m.blocks[len(m.blocks)-1] == block(m.plan) {
 		m.asked = m.plan
@@ -349,7 +349,7 @@ func (m *Model) next() tea.Cmd {
 // carryOut begins what a line says.
 func (m *Model) carryOut(line string) tea.Cmd {
 	m.up = 0
-	you := m.lang.Say(words.You)
+	you := m.lang.Say(messages.You)
 	m.add(&textBlock{text: line, first: you, indent: blank(you), style: bold})
 	if rest, ok := strings.CutPrefix(line, "!"); ok {
 		rest, tell := strings.CutPrefix(rest, "!")

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/agent/words"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
 	"github.com/carrel-dev/carrel/internal/cli/chatui"
 	"github.com/carrel-dev/carrel/test/ptytest"
 )
@@ -22,7 +22,7 @@ const panicsEnv = "CARREL_TEST_CHAT_PANICS"
 // A panic leaves the terminal as it was, and says what it was.
 func TestPanic(t *testing.T) {
 	if os.Getenv(panicsEnv) != "" {
-		_, err := chatui.Run(t.Context(), &failing{}, words.English, os.Stdin, os.Stdout)
+		_, err := chatui.Run(t.Context(), &failing{}, messages.English, os.Stdin, os.Stdout)
 		t.Fatal(err)
 	}
 	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestPanic$")

@@ -7,8 +7,8 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"github.com/carrel-dev/carrel/internal/agent/words"
-	"github.com/carrel-dev/carrel/internal/base/cells"
+	"github.com/carrel-dev/carrel/internal/agent/messages"
+	"github.com/carrel-dev/carrel/internal/base/termtext"
 )
 
 // View implements tea.Model. The alternate screen is used: what was said is drawn anew at every size, and a question can be
@@ -103,20 +103,20 @@ func (m *Model) foot() (out []string, x, y int) {
 	most := max(m.height/3, 1)
 	for i, q := range m.queue {
 		if i == 2 && len(m.queue) > 3 {
-			out = append(out, styled(dim, cells.Fit(m.lang.Say(words.QueuedMore, len(m.queue)-2), width-1)))
+			out = append(out, styled(dim, termtext.Fit(m.lang.Say(messages.QueuedMore, len(m.queue)-2), width-1)))
 			break
 		}
-		out = append(out, styled(dim, cells.Fit(m.lang.Say(words.Queued, q), width-1)))
+		out = append(out, styled(dim, termtext.Fit(m.lang.Say(messages.Queued, q), width-1)))
 	}
 	if m.hint != "" {
-		for _, l := range cells.Wrapped(m.hint, width-1) {
+		for _, l := range termtext.Wrapped(m.hint, width-1) {
 			out = append(out, styled(yellow, l))
 		}
 	}
 	if n := len(out) - most; n > 0 {
 		out = out[n:]
 	}
-	prompt := m.lang.Say(map[typing]words.Key{lines: words.You, reason: words.PromptReason, edit: words.PromptEdit}[m.typing])
+	prompt := m.lang.Say(map[typing]messages.Key{lines: messages.You, reason: messages.PromptReason, edit: messages.PromptEdit}[m.typing])
 	line, x, y := m.line.lines(prompt, width)
 	if from := min(max(y-most+1, 0), max(len(line)-most, 0)); len(line) > most {
 		line, y = line[from:from+most], y-from
@@ -131,35 +131,38 @@ func (m *Model) foot() (out []string, x, y int) {
 
 // statusLine is the last line: the keys of a question, or what there is to know.
 func (m *Model) statusLine() string {
-	line := func(key words.Key) string { return styled(reverse, cells.Fit(" "+m.lang.Say(key)+" ", m.width-1)) }
+	line := func(key messages.Key) string {
+		return styled(reverse, termtext.Fit(" "+m.lang.Say(key)+" ", m.width-1))
+	}
 	switch {
 	case m.typing == reason:
-		return line(words.FootReason)
+		return line(messages.FootReason)
 	case m.typing == edit:
-		return line(words.FootEdit)
+		return line(messages.FootEdit)
 	case m.open != nil && len(m.line.text) > 0:
-		return line(words.FootWaits)
+		return line(messages.FootWaits)
 	case m.open != nil && m.busy:
-		return line(words.FootAnswering)
+		return line(messages.FootAnswering)
 	case m.open != nil && !m.armed:
-		return line(words.FootNew)
+		return line(messages.FootNew)
 	case m.open != nil && !m.read() && (m.asked == nil || !m.asked.short):
-		return line(words.FootMore)
+		return line(messages.FootMore)
 	case m.open != nil && m.choice != nil:
-		return styled(reverse, cells.Fit(" "+m.choice.prompt(m.lang, m.open.q.Files)+" ", m.width-1))
+		return styled(reverse, termtext.Fit(" "+m.choice.prompt(m.lang, m.open.q.Files)+" ", m.width-1))
 	case m.open != nil:
 		keys := m.questionKeys()
-		return styled(reverse, cells.Longest(m.width-1, " "+keys+"  "+m.lang.Say(words.EscStops)+" ", " "+keys+" ", keys))
+		return styled(reverse, termtext.Longest(m.width-1, " "+keys+"  "+m.lang.Say(messages.EscStops)+" ", " "+keys+" ", keys))
 	}
-	state := map[doing]words.Key{
-		idle: words.Ready, preparing: words.Connecting, asking: words.Working, running: words.RunningOwn, commanding: words.Working,
+	state := map[doing]messages.Key{
+		idle: messages.Ready, preparing: messages.Connecting, asking: messages.Working, running: messages.RunningOwn,
+		commanding: messages.Working,
 	}[m.doing]
 	if !m.ready && m.doing == idle {
-		state = words.NotReady
+		state = messages.NotReady
 	}
 	parts := []string{m.lang.Say(state)}
 	if m.status.PlanOnly {
-		parts = append(parts, m.lang.Say(words.PlansOnly))
+		parts = append(parts, m.lang.Say(messages.PlansOnly))
 	}
 	for _, p := range []string{m.status.Model, m.status.Workspace, m.status.Targets} {
 		if p != "" {
@@ -167,32 +170,32 @@ func (m *Model) statusLine() string {
 		}
 	}
 	if m.status.Requests > 0 {
-		parts = append(parts, m.lang.Say(words.Used, m.status.Requests, m.status.Tokens))
+		parts = append(parts, m.lang.Say(messages.Used, m.status.Requests, m.status.Tokens))
 	}
 	if m.up > 0 {
-		parts = append(parts[:1], append([]string{m.lang.Say(words.ReadsOn)}, parts[1:]...)...)
+		parts = append(parts[:1], append([]string{m.lang.Say(messages.ReadsOn)}, parts[1:]...)...)
 	}
-	return styled(reverse, cells.Fit(" "+strings.Join(parts, " · ")+" ", m.width-1))
+	return styled(reverse, termtext.Fit(" "+strings.Join(parts, " · ")+" ", m.width-1))
 }
 
 // questionKeys are the keys that answer the open question.
 func (m *Model) questionKeys() string {
 	q := m.open.q
-	keys := []words.Key{words.KeysOnce}
+	keys := []messages.Key{messages.KeysOnce}
 	if q.Always {
-		keys = append(keys, words.KeysAlways)
+		keys = append(keys, messages.KeysAlways)
 	}
 	for _, k := range []struct {
 		offered bool
-		key     words.Key
-	}{{q.Steps, words.KeysSteps}, {q.Session, words.KeysSession}, {len(q.Files) > 0, words.KeysFiles}} {
+		key     messages.Key
+	}{{q.Steps, messages.KeysSteps}, {q.Session, messages.KeysSession}, {len(q.Files) > 0, messages.KeysFiles}} {
 		if k.offered && !q.Always {
 			keys = append(keys, k.key)
 		}
 	}
-	keys = append(keys, words.KeysNo, words.KeysEdit)
+	keys = append(keys, messages.KeysNo, messages.KeysEdit)
 	if m.asked != nil && m.asked.p.Diff != "" {
-		keys = append(keys, map[bool]words.Key{true: words.KeysWhole, false: words.KeysShort}[m.asked.short])
+		keys = append(keys, map[bool]messages.Key{true: messages.KeysWhole, false: messages.KeysShort}[m.asked.short])
 	}
 	texts := make([]string, len(keys))
 	for i, k := range keys {

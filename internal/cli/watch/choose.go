@@ -7,7 +7,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"github.com/carrel-dev/carrel/internal/base/cells"
+	"github.com/carrel-dev/carrel/internal/base/termtext"
 )
 
 // choice is how far a person is with the files of a change, of which they let some through.
@@ -21,9 +21,9 @@ type choice struct {
 // prompt asks about the next file.
 func (c *choice) prompt(width int) string {
 	files := c.items[0].Files
-	ends := cells.Longest(width/2, "? y yes, n leave it, esc goes back", "? y n esc", "?")
-	ask := cells.Longest(width/3, fmt.Sprintf("%d of %d: change ", c.at+1, len(files)), "")
-	return ask + cells.Tail(cells.Visible(files[c.at]), max(width-cells.Width(ask)-cells.Width(ends), 1)) + ends
+	ends := termtext.Longest(width/2, "? y yes, n leave it, esc goes back", "? y n esc", "?")
+	ask := termtext.Longest(width/3, fmt.Sprintf("%d of %d: change ", c.at+1, len(files)), "")
+	return ask + termtext.Tail(termtext.Visible(files[c.at]), max(width-termtext.Width(ask)-termtext.Width(ends), 1)) + ends
 }
 
 // beginChoice begins with the files of the chosen question.
@@ -76,5 +76,5 @@ func (m *Model) pick(k tea.KeyPressMsg) tea.Cmd {
 
 // chosenText is which files were let through.
 func chosenText(files []string) string {
-	return cells.Visible("approved for " + strings.Join(files, ", "))
+	return termtext.Visible("approved for " + strings.Join(files, ", "))
 }

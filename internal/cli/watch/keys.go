@@ -6,7 +6,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"github.com/carrel-dev/carrel/internal/base/cells"
+	"github.com/carrel-dev/carrel/internal/base/termtext"
 )
 
 // showing is the page on the screen. A report waits until the reason that is being typed is complete.
@@ -38,7 +38,8 @@ func together(items []Item) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Answer these %d questions together? They are about the same action:\n\n", len(items))
 	for _, i := range items {
-		fmt.Fprintf(&b, "  %s  workspace %s  asked by %s  risk %d\n", cells.Visible(i.ID), cells.Visible(i.Where), cells.Visible(i.By), i.Risk)
+		fmt.Fprintf(&b, "  %s  workspace %s  asked by %s  risk %d\n",
+			termtext.Visible(i.ID), termtext.Visible(i.Where), termtext.Visible(i.By), i.Risk)
 	}
 	return b.String() + "\nThe first of them:\n\n" + items[0].Details
 }
@@ -219,7 +220,7 @@ func (m *Model) answered(done answeredMsg) {
 	for n, i := range done.items {
 		delete(m.busy, i.ID)
 		if err := done.errs[n]; err != nil {
-			fmt.Fprintf(&failed, "  %s  workspace %s: %s\n", cells.Visible(i.ID), cells.Visible(i.Where), cells.Visible(err.Error()))
+			fmt.Fprintf(&failed, "  %s  workspace %s: %s\n", termtext.Visible(i.ID), termtext.Visible(i.Where), termtext.Visible(err.Error()))
 			continue
 		}
 		good++

@@ -7,7 +7,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"github.com/carrel-dev/carrel/internal/base/cells"
+	"github.com/carrel-dev/carrel/internal/base/termtext"
 )
 
 // Styles, as SGR of ECMA-48. The renderer removes them for a terminal without colours.
@@ -61,12 +61,12 @@ func (m *Model) lay() layout {
 	var l layout
 	var text string
 	l.of, text = m.body()
-	all := cells.Broken(text, m.width-1)
+	all := termtext.Broken(text, m.width-1)
 	l.all = len(all)
-	notes := cells.Broken(m.note, m.width-1)
+	notes := termtext.Broken(m.note, m.width-1)
 	if most := min(3, max(m.height-4, 0)); len(notes) > most {
 		if most > 0 {
-			notes[most-1] = cells.Fit(strings.Join(notes[most-1:], ""), m.width-1) // too long, so cut with a mark
+			notes[most-1] = termtext.Fit(strings.Join(notes[most-1:], ""), m.width-1) // too long, so cut with a mark
 		}
 		notes = notes[:most]
 	}
@@ -97,8 +97,8 @@ func (m *Model) lay() layout {
 		if room < l.all {
 			line += fmt.Sprintf("lines %d to %d of %d ", l.from+1, l.from+room, l.all)
 		}
-		line = cells.Fit(line, m.width-1)
-		l.head = append(l.head, dim+line+strings.Repeat("─", max(m.width-1-cells.Width(line), 0))+off)
+		line = termtext.Fit(line, m.width-1)
+		l.head = append(l.head, dim+line+strings.Repeat("─", max(m.width-1-termtext.Width(line), 0))+off)
 	}
 	l.foot = append(l.foot, m.keysLine(l))
 	return l
@@ -117,7 +117,7 @@ func (m *Model) title() string {
 	switch m.showing() {
 	case list:
 	case whole:
-		name = cells.Visible(m.chosen)
+		name = termtext.Visible(m.chosen)
 	case confirm:
 		name, where, what = "carrel approvals", fmt.Sprintf("answer %d", len(m.together)), "together"
 	case help:
@@ -129,10 +129,10 @@ func (m *Model) title() string {
 	if m.lost != nil {
 		room = m.width / 2
 	}
-	s := cells.Longest(room, strings.TrimSpace(name+"  "+where+" "+what), strings.TrimSpace(where+" "+what), where)
+	s := termtext.Longest(room, strings.TrimSpace(name+"  "+where+" "+what), strings.TrimSpace(where+" "+what), where)
 	out := bold + s + off
 	if m.lost != nil {
-		out += red + cells.Fit("  the daemon is away: "+m.lost.Error(), m.width-cells.Width(s)) + off
+		out += red + termtext.Fit("  the daemon is away: "+m.lost.Error(), m.width-termtext.Width(s)) + off
 	}
 	return out
 }
@@ -141,28 +141,28 @@ func (m *Model) title() string {
 func (m *Model) keysLine(l layout) string {
 	switch {
 	case m.denying != nil:
-		ends := cells.Longest(m.width/2, "▏  enter refuses "+m.denying.name()+", esc goes back", "▏  enter, esc", "▏")
-		ask := cells.Longest(m.width/3, "Why not? ", "? ", "")
-		return ask + cells.Tail(cells.Visible(string(m.reason)), m.width-cells.Width(ask)-cells.Width(ends)) + ends
+		ends := termtext.Longest(m.width/2, "▏  enter refuses "+m.denying.name()+", esc goes back", "▏  enter, esc", "▏")
+		ask := termtext.Longest(m.width/3, "Why not? ", "? ", "")
+		return ask + termtext.Tail(termtext.Visible(string(m.reason)), m.width-termtext.Width(ask)-termtext.Width(ends)) + ends
 	case m.choosing != nil:
 		return m.choosing.prompt(m.width)
 	case m.showing() == help || m.showing() == report:
-		return dim + cells.Longest(m.width, "space, b read  q goes back", "q goes back", "q") + off
+		return dim + termtext.Longest(m.width, "space, b read  q goes back", "q goes back", "q") + off
 	case m.history:
-		return dim + cells.Longest(m.width, "↑↓ choose  space reads on  enter shows all  tab pending  ? help  q leave",
+		return dim + termtext.Longest(m.width, "↑↓ choose  space reads on  enter shows all  tab pending  ? help  q leave",
 			"tab pending  q leave", "?") + off
 	case m.at() < 0 && m.showing() == list:
-		return dim + cells.Longest(m.width, "tab over  ? help  q leave", "q leave", "q") + off
+		return dim + termtext.Longest(m.width, "tab over  ? help  q leave", "q leave", "q") + off
 	case l.all == 0 || len(l.text) == 0 && m.showing() != list:
-		return yellow + cells.Longest(m.width, "The window is too small to show it: make it larger", "too small: enlarge", "small") + off
+		return yellow + termtext.Longest(m.width, "The window is too small to show it: make it larger", "too small: enlarge", "small") + off
 	case !m.read(l.of) && m.showing() == list:
-		return yellow + cells.Longest(m.width, "Not all of it was shown: space reads on, enter shows all, or make the window larger",
+		return yellow + termtext.Longest(m.width, "Not all of it was shown: space reads on, enter shows all, or make the window larger",
 			"Not all was shown: space reads on, enter shows all", "not all shown: enter", "enter") + off
 	case !m.read(l.of):
-		return yellow + cells.Longest(m.width, "Not all of it was shown: space reads on, esc goes back, or make the window larger",
+		return yellow + termtext.Longest(m.width, "Not all of it was shown: space reads on, esc goes back, or make the window larger",
 			"There is more: space reads on", "more: space", "space") + off
 	case m.showing() == confirm:
-		return cells.Longest(m.width, fmt.Sprintf("y lets all %[1]d pass, once  n refuses all %[1]d  esc goes back", len(m.together)),
+		return termtext.Longest(m.width, fmt.Sprintf("y lets all %[1]d pass, once  n refuses all %[1]d  esc goes back", len(m.together)),
 			"y all  n none  esc", "y n esc")
 	}
 	thread, alike := "", ""
@@ -178,9 +178,9 @@ func (m *Model) keysLine(l layout) string {
 	}
 	answers := "y once" + files + thread + "  n refuse" + alike
 	if m.showing() == whole {
-		return dim + cells.Longest(m.width, answers+"  space, b read  esc goes back", answers+"  esc", "y t n a  esc", "y t n") + off
+		return dim + termtext.Longest(m.width, answers+"  space, b read  esc goes back", answers+"  esc", "y t n a  esc", "y t n") + off
 	}
-	return dim + cells.Longest(m.width, "↑↓ choose  "+answers+"  enter whole  tab over  ? help  q leave",
+	return dim + termtext.Longest(m.width, "↑↓ choose  "+answers+"  enter whole  tab over  ? help  q leave",
 		answers+"  enter whole  ? help  q leave", answers+"  ? help", "y t n a  ? help", "y t n") + off
 }
 
@@ -188,16 +188,16 @@ func (m *Model) keysLine(l layout) string {
 func (m *Model) row(risk, until, where, by, what string) string {
 	wide := 10
 	for _, i := range m.pending {
-		wide = min(max(wide, cells.Width(i.Until)), 19) // a date is rare
+		wide = min(max(wide, termtext.Width(i.Until)), 19) // a date is rare
 	}
-	text := cells.Cell(until, wide) + "  "
+	text := termtext.Cell(until, wide) + "  "
 	switch {
 	case m.width < 30:
 		text = ""
 	case m.width >= 60:
-		text = cells.Cell(risk, 4) + "  " + text + cells.Cell(where, 14) + "  " + cells.Cell(by, 10) + "  "
+		text = termtext.Cell(risk, 4) + "  " + text + termtext.Cell(where, 14) + "  " + termtext.Cell(by, 10) + "  "
 	}
-	return cells.Fit(text+what, m.width-2)
+	return termtext.Fit(text+what, m.width-2)
 }
 
 func (m *Model) columns() string {
@@ -219,7 +219,7 @@ func (m *Model) rows(most int) []string {
 		if m.history {
 			empty = "  nothing is over yet"
 		}
-		return []string{dim + cells.Fit(empty, m.width) + off}
+		return []string{dim + termtext.Fit(empty, m.width) + off}
 	}
 	from := min(max(m.at()-most/2, 0), max(len(items)-most, 0))
 	var out []string
@@ -231,13 +231,13 @@ func (m *Model) rows(most int) []string {
 		text := m.row(fmt.Sprintf("%4d", i.Risk), last, i.Where, i.By, i.What)
 		switch {
 		case i.ID == m.chosen && m.moved:
-			text = yellow + cells.Fit("! ", m.width) + text + off
+			text = yellow + termtext.Fit("! ", m.width) + text + off
 		case i.ID == m.chosen:
-			text = reverse + cells.Fit("> ", m.width) + text + off
+			text = reverse + termtext.Fit("> ", m.width) + text + off
 		case i.Risk >= 70:
-			text = red + cells.Fit("  ", m.width) + text + off
+			text = red + termtext.Fit("  ", m.width) + text + off
 		default:
-			text = cells.Fit("  ", m.width) + text
+			text = termtext.Fit("  ", m.width) + text
 		}
 		out = append(out, text)
 	}

@@ -15,7 +15,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/base/cells"
+	"github.com/carrel-dev/carrel/internal/base/termtext"
 )
 
 // maxHistory bounds the answered and expired items that are kept.
@@ -163,7 +163,7 @@ type order struct {
 
 func (o *order) name() string {
 	if len(o.items) == 1 {
-		return cells.Visible(o.items[0].ID)
+		return termtext.Visible(o.items[0].ID)
 	}
 	return fmt.Sprintf("all %d", len(o.items))
 }

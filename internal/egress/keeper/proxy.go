@@ -1,12 +1,12 @@
 package keeper
 
 import (
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
 	"github.com/carrel-dev/carrel/internal/wire/egressapi"
 )
 
 // ProxyOf is a configured proxy as carrel-egress is told of it, nil for none.
-func ProxyOf(p *egressconf.Proxy) *egressapi.Proxy {
+func ProxyOf(p *conf.Proxy) *egressapi.Proxy {
 	if p == nil {
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
 	"github.com/carrel-dev/carrel/internal/egress/ways"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
@@ -32,7 +32,7 @@ func TestReadHost(t *testing.T) {
 		"allow: [https://x]":         "egress.yaml",
 		"secrets: {}":                "unknown field",
 		"treat_as_public: [0.0.0.0]": "is not a network",
-		"allow: [a.example.org]\n" + strings.Repeat("#", egressconf.MaxFile): "more than",
+		"allow: [a.example.org]\n" + strings.Repeat("#", conf.MaxFile): "more than",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
 	"github.com/carrel-dev/carrel/internal/egress/ways"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/state/audit"
@@ -361,9 +361,9 @@ func until(t *testing.T, what string, ok func() bool) {
 }
 
 // parse returns the configuration of a host.
-func parse(t *testing.T, text string) *egressconf.Config {
+func parse(t *testing.T, text string) *conf.Config {
 	t.Helper()
-	c, err := egressconf.Parse("egress.yaml", []byte(text))
+	c, err := conf.Parse("egress.yaml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
 	"github.com/carrel-dev/carrel/internal/egress/ways"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 	"github.com/carrel-dev/carrel/test/nameserver"
@@ -95,12 +95,12 @@ func TestUpstreamProxy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	host := egressconf.Default()
+	host := conf.Default()
 	host.Resolver, err = netip.ParseAddrPort(names)
 	if err != nil {
 		t.Fatal(err)
 	}
-	host.Proxy = &egressconf.Proxy{Address: l.Addr().String(), Login: redact.NewValue("me:word"), Direct: []netrule.Rule{direct}}
+	host.Proxy = &conf.Proxy{Address: l.Addr().String(), Login: redact.NewValue("me:word"), Direct: []netrule.Rule{direct}}
 	w := newWorld(t, ways.Config{Conf: host})
 	h.to = w.echo
 	_, port, err := net.SplitHostPort(w.echo)
@@ -152,7 +152,7 @@ func TestUpstreamProxy(t *testing.T) {
 	}
 	// Without the proxy the name is nowhere.
 	w.must(w.Change(t.Context(), one, rules, nil))
-	without := egressconf.Default()
+	without := conf.Default()
 	without.Resolver = host.Resolver
 	w.must(w.Reload(without))
 	_ = h.got()

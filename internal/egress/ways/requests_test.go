@@ -4,14 +4,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
 	"github.com/carrel-dev/carrel/internal/egress/ways"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
-func hostFile(t *testing.T, text string) *egressconf.Config {
+func hostFile(t *testing.T, text string) *conf.Config {
 	t.Helper()
-	host, err := egressconf.Parse("egress.yaml", []byte(text))
+	host, err := conf.Parse("egress.yaml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,11 +89,11 @@ func TestInsideTLS(t *testing.T) {
 		"ask: ['GET a.example']", "sets: {mine: ['get a.example']}", "sets: {mine: []}",
 		"sets: {Mine: [a.example]}",
 	} {
-		if _, err := egressconf.Parse("egress.yaml", []byte(bad)); err == nil {
+		if _, err := conf.Parse("egress.yaml", []byte(bad)); err == nil {
 			t.Errorf("%s is taken", bad)
 		}
 	}
-	if _, err := egressconf.Parse("egress.yaml", []byte("sets: {mine: [a.example/x]}\nask: ['@mine']")); err == nil ||
+	if _, err := conf.Parse("egress.yaml", []byte("sets: {mine: [a.example/x]}\nask: ['@mine']")); err == nil ||
 		!strings.Contains(err.Error(), "ask about the host") {
 		t.Errorf("a set that cannot be asked about: %v", err)
 	}

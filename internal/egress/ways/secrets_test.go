@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/egress/ca"
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
 	"github.com/carrel-dev/carrel/internal/egress/ways"
 	"github.com/carrel-dev/carrel/internal/spec/httprule"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
@@ -120,7 +120,7 @@ func TestSecretsThatCome(t *testing.T) {
 	if got := get(trusted); got != "another value" {
 		t.Errorf("after a change the host gets %q", got)
 	}
-	w.must(w.Reload(egressconf.Default()))
+	w.must(w.Reload(conf.Default()))
 	if got := get(trusted); got != "another value" {
 		t.Errorf("with other rules of the host it gets %q", got)
 	}
@@ -165,7 +165,7 @@ func TestCheckSecrets(t *testing.T) {
 }
 
 func TestExplain(t *testing.T) {
-	host := egressconf.Default()
+	host := conf.Default()
 	deny, err := netrule.ParseRule(netrule.Deny, "bad.example")
 	if err != nil {
 		t.Fatal(err)

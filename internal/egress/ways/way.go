@@ -11,9 +11,9 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/bucket"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
 	"github.com/carrel-dev/carrel/internal/egress/keeper"
-	"github.com/carrel-dev/carrel/internal/egress/recorder"
+	"github.com/carrel-dev/carrel/internal/egress/ways/recorder"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
@@ -21,12 +21,12 @@ import (
 )
 
 // setup returns what carrel-egress serves a workspace by. After an error it has no rules.
-func setup(host *egressconf.Config, name id.Workspace, r workspace.Reach) (egressapi.Setup, error) {
+func setup(host *conf.Config, name id.Workspace, r workspace.Reach) (egressapi.Setup, error) {
 	s := egressapi.Setup{
 		Public: host.Public, Resolver: host.Resolver, Proxy: keeper.ProxyOf(host.Proxy),
 		Remedy: fmt.Sprintf(`"carrel egress allow %s %%s" allows it`, name),
 	}
-	rules, err := host.Read(egressconf.Texts{Allow: r.Allow, Ask: r.Ask, Approved: r.Approved, Deny: r.Deny})
+	rules, err := host.Read(conf.Texts{Allow: r.Allow, Ask: r.Ask, Approved: r.Approved, Deny: r.Deny})
 	if err != nil {
 		return s, err
 	}

@@ -21,11 +21,11 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
 	"github.com/carrel-dev/carrel/internal/egress/keeper"
-	"github.com/carrel-dev/carrel/internal/egress/recent"
-	"github.com/carrel-dev/carrel/internal/egress/recorder"
+	"github.com/carrel-dev/carrel/internal/egress/ways/recent"
+	"github.com/carrel-dev/carrel/internal/egress/ways/recorder"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/wire/egressapi"
@@ -36,8 +36,8 @@ type Config struct {
 	// Open returns the control socket of a new carrel-egress of a running workspace, and ends an earlier one. It must
 	// return by the end of its context. It is called again, for one name never twice at once, when a process ended.
 	Open func(ctx context.Context, name id.Workspace) (*os.File, error)
-	// Conf is what holds for the host; nil is egressconf.Default. It must not change.
-	Conf *egressconf.Config
+	// Conf is what holds for the host; nil is conf.Default. It must not change.
+	Conf *conf.Config
 	// Records is where the records of connections go: record.Writer.
 	Records recorder.Log
 	// Ask has a person asked about a connection of a workspace: see keeper.Config. Optional.
@@ -64,7 +64,7 @@ type Ways struct {
 	cfg Config
 
 	mu   sync.Mutex // of what follows
-	conf *egressconf.Config
+	conf *conf.Config
 	ways map[id.Workspace]*way
 	shut bool
 
@@ -90,7 +90,7 @@ type way struct {
 // New returns Ways without any way.
 func New(c Config) *Ways {
 	if c.Conf == nil {
-		c.Conf = egressconf.Default()
+		c.Conf = conf.Default()
 	}
 	if c.Seen == nil {
 		c.Seen = func(egressapi.Connection) {}
@@ -132,7 +132,7 @@ func (w *Ways) Check(r workspace.Reach, inner bool) error {
 // authority. "" if there is none.
 func (w *Ways) InsideTLS(r workspace.Reach) (rule string) {
 	host := w.config()
-	own, err := host.Read(egressconf.Texts{Allow: r.Allow, Ask: r.Ask, Approved: r.Approved, Deny: r.Deny})
+	own, err := host.Read(conf.Texts{Allow: r.Allow, Ask: r.Ask, Approved: r.Approved, Deny: r.Deny})
 	if err != nil {
 		return "" // they are refused where they are used
 	}
@@ -252,10 +252,10 @@ func (w *Ways) Close(name id.Workspace) {
 
 // Reload replaces the rules of the host, and returns when they are in force in every workspace. A workspace whose own
 // rules cannot be used with them, because they name a set that is gone, reaches nothing until its rules are changed; the
-// error names it, and those whose process did not take the rules in time, which is replaced. nil is egressconf.Default.
-func (w *Ways) Reload(host *egressconf.Config) error {
+// error names it, and those whose process did not take the rules in time, which is replaced. nil is conf.Default.
+func (w *Ways) Reload(host *conf.Config) error {
 	if host == nil {
-		host = egressconf.Default()
+		host = conf.Default()
 	}
 	w.mu.Lock()
 	w.conf = host
@@ -313,9 +313,9 @@ func (w *Ways) Shutdown() {
 }
 
 // Conf is what holds for the host now. It must not be changed.
-func (w *Ways) Conf() *egressconf.Config { return w.config() }
+func (w *Ways) Conf() *conf.Config { return w.config() }
 
-func (w *Ways) config() *egressconf.Config {
+func (w *Ways) config() *conf.Config {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.conf

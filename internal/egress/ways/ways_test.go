@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
 	"github.com/carrel-dev/carrel/internal/egress/ways"
 	"github.com/carrel-dev/carrel/internal/state/audit"
 	"github.com/carrel-dev/carrel/internal/wire/egressapi"
@@ -290,7 +290,7 @@ func TestReload(t *testing.T) {
 func TestReloadResolver(t *testing.T) {
 	w := newWorld(t, ways.Config{})
 	addr := netip.MustParseAddrPort(w.echo)
-	server := func(zone nameserver.Zone) *egressconf.Config {
+	server := func(zone nameserver.Zone) *conf.Config {
 		at, stop, err := nameserver.Start(t.Context(), zone)
 		w.must(err)
 		t.Cleanup(stop)

@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 )
 
 // Exit codes of the program.
@@ -50,7 +50,7 @@ func Run(ctx context.Context, version string, args []string, stdin io.Reader, st
 	c := command{}
 	if err := c.parse(args, stderr); err != nil {
 		if err != flag.ErrHelp { //nolint:errorlint // the flag package returns it bare
-			fmt.Fprintln(stderr, "carrel-archive:", fault.Text(err))
+			fmt.Fprintln(stderr, "carrel-archive:", errtext.Text(err))
 		}
 		return ExitUsage
 	}
@@ -64,7 +64,7 @@ func Run(ctx context.Context, version string, args []string, stdin io.Reader, st
 	s, err := c.run(ctx, stdin, stdout)
 	last := Report{Summary: &s}
 	if err != nil {
-		last.Error, last.Kind = fault.Text(err), kind(err)
+		last.Error, last.Kind = errtext.Text(err), kind(err)
 	}
 	if e := report.Encode(last); err == nil && e != nil {
 		err = e // without the summary nobody knows that the archive is whole

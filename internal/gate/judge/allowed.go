@@ -7,7 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
@@ -44,7 +44,7 @@ func (j *Judge) Allow(list []approval.Permission, separate bool) error {
 func (a *allowed) pass(r *operation.Request, argv []string, asks *Judgement) (*Judgement, error) {
 	ask := approval.Ask{
 		Subject: approval.Subject{By: r.By.String(), Workspace: r.On.Name}, Owner: r.By.Owner(), Makers: r.By.Makers(),
-		Written: SourceOf(r) != policy.User,
+		Written: SourceOf(r) != rules.User,
 	}
 	var speak []*allowedRule
 	for i := range a.rules {
@@ -71,7 +71,7 @@ func (a *allowed) pass(r *operation.Request, argv []string, asks *Judgement) (*J
 				by = speak[n]
 			}
 		}
-		if s.Level != policy.Confirm {
+		if s.Level != rules.Confirm {
 			continue
 		}
 		u := by
@@ -81,18 +81,18 @@ func (a *allowed) pass(r *operation.Request, argv []string, asks *Judgement) (*J
 		if u == nil || s.NeverWhitelist || s.NoRule || !u.has(s.Capabilities) {
 			return nil, nil
 		}
-		s.Level = policy.Safe
+		s.Level = rules.Safe
 		s.MatchedRules = append(slices.Clone(s.MatchedRules), u.name())
 		s.Reasons = append(slices.Clone(s.Reasons), u.reason())
 		if !slices.Contains(used, u) {
 			used = append(used, u)
 		}
 	}
-	waits := func(s policy.Segment) bool { return s.Level != policy.Safe }
+	waits := func(s rules.Segment) bool { return s.Level != rules.Safe }
 	if len(used) == 0 || (d.NeverWhitelist || d.NoRule) && slices.ContainsFunc(d.Segments, waits) {
 		return nil, nil
 	}
-	d.Level, d.MatchedRules = policy.Safe, slices.Clone(d.MatchedRules)
+	d.Level, d.MatchedRules = rules.Safe, slices.Clone(d.MatchedRules)
 	reasons := make([]string, 0, len(used)+len(d.Reasons))
 	for _, u := range used {
 		d.MatchedRules = append(d.MatchedRules, u.name())
@@ -111,7 +111,7 @@ func (u *allowedRule) reason() string {
 // has reports whether the commands of a rule may have these capabilities. That a model wrote one is what rules are for.
 func (u *allowedRule) has(names []string) bool {
 	return !slices.ContainsFunc(names, func(n string) bool {
-		return n != policy.Capabilities[policy.LLMGenerated].Name && !slices.Contains(u.Rule.Capabilities, n)
+		return n != rules.Capabilities[rules.LLMGenerated].Name && !slices.Contains(u.Rule.Capabilities, n)
 	})
 }
 
@@ -122,22 +122,22 @@ func (j *Judge) Shape(argv []string, shape approval.Shape) (capabilities []strin
 	if err != nil {
 		return nil, err
 	}
-	inside := f.engine.Decide(policy.Question{Argv: argv, Profile: policy.Workspace, Verified: true, Source: policy.User, Home: "~"})
-	host := f.engine.Decide(policy.Question{Argv: argv, Profile: policy.Host, Source: policy.User, Home: "~"})
+	inside := f.engine.Decide(rules.Question{Argv: argv, Profile: rules.Workspace, Verified: true, Source: rules.User, Home: "~"})
+	host := f.engine.Decide(rules.Question{Argv: argv, Profile: rules.Host, Source: rules.User, Home: "~"})
 	words := approval.Words(argv)
-	for _, d := range []*policy.Decision{&inside, &host} {
+	for _, d := range []*rules.Decision{&inside, &host} {
 		switch {
-		case d.Level == policy.Block:
+		case d.Level == rules.Block:
 			return nil, never(words, "the policy blocks it", d, "an administrator sets the policy")
-		case d.Level == policy.Confirm && (d.NeverWhitelist || d.NoRule) && (d == &inside || inside.Level == policy.Safe):
+		case d.Level == rules.Confirm && (d.NeverWhitelist || d.NoRule) && (d == &inside || inside.Level == rules.Safe):
 			return nil, never(words, "no answer to such a command is remembered", d,
 				"have each one answered (\"carrel approvals\"), or make the rule of the policy milder (docs/policy/rules.md)")
 		}
 	}
-	if inside.Level == policy.Safe && host.Level == policy.Safe {
+	if inside.Level == rules.Safe && host.Level == rules.Safe {
 		return nil, never(words, "the policy lets it pass unasked as it is", &host, "no rule is needed")
 	}
-	names := policy.NamesOf(&inside, &host)
+	names := rules.NamesOf(&inside, &host)
 	if !shape.Exact() {
 		for _, n := range names {
 			if slices.Contains(runs, n) {
@@ -151,14 +151,14 @@ func (j *Judge) Shape(argv []string, shape approval.Shape) (capabilities []strin
 
 // runs are the capabilities under which a word may be code.
 var runs = func() (names []string) {
-	for _, c := range []policy.Capability{
-		policy.CommandExecute, policy.CodeExecute, policy.RemoteCodeExecute, policy.ShellDynamic, policy.ShellObfuscated,
+	for _, c := range []rules.Capability{
+		rules.CommandExecute, rules.CodeExecute, rules.RemoteCodeExecute, rules.ShellDynamic, rules.ShellObfuscated,
 	} {
-		names = append(names, policy.Capabilities[c].Name)
+		names = append(names, rules.Capabilities[c].Name)
 	}
 	return names
 }()
 
-func never(words, why string, d *policy.Decision, next string) error {
+func never(words, why string, d *rules.Decision, next string) error {
 	return fmt.Errorf("cannot allow %s: %s: %s; %s: %w", words, why, strings.Join(few(d.Reasons, 2), "; "), next, errdefs.ErrPermissionDenied)
 }

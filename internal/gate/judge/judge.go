@@ -13,7 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
@@ -22,14 +22,14 @@ import (
 // Judgement is what the policy says of one request, ready for the record. It does not change
 // once made: a cache hands the same one out again.
 type Judgement struct {
-	policy.Decision
+	rules.Decision
 	// Recorded is the decision as the record has it; see recorded.
 	Recorded json.RawMessage
 }
 
 // Judge holds the policy in force. Its methods may be called from any goroutine.
 type Judge struct {
-	load func() (*policy.Engine, error)
+	load func() (*rules.Engine, error)
 	// inForce is asked throughout one decision; loading is held while another is made.
 	inForce atomic.Pointer[inForce]
 	loading sync.Mutex
@@ -38,15 +38,15 @@ type Judge struct {
 
 // inForce is a policy and what it said lately.
 type inForce struct {
-	engine *policy.Engine
+	engine *rules.Engine
 	memory memory
 }
 
 // New returns a Judge. load reads the rules: once before the first decision, and for each
 // reload; nil is the built-in rules alone.
-func New(load func() (*policy.Engine, error)) *Judge {
+func New(load func() (*rules.Engine, error)) *Judge {
 	if load == nil {
-		load = func() (*policy.Engine, error) { return policy.New(policy.Config{}) }
+		load = func() (*rules.Engine, error) { return rules.New(rules.Config{}) }
 	}
 	return &Judge{load: load}
 }
@@ -123,23 +123,23 @@ func (j *Judge) Reload(record func(was, now string, rules int, err error) error)
 // Origin is who wrote what p sends. What a client claims can only be stricter than what its
 // principal allows: only a person is ever taken for the author, and only where they say so. What a
 // program in a workspace sends in their name is a model's.
-func Origin(p principal.Principal, claimed policy.Origin) policy.Origin {
-	if p.Kind == principal.User && p.Bound == nil && claimed == policy.User {
-		return policy.User
+func Origin(p principal.Principal, claimed rules.Origin) rules.Origin {
+	if p.Kind == principal.User && p.Bound == nil && claimed == rules.User {
+		return rules.User
 	}
-	return policy.LLM
+	return rules.LLM
 }
 
 // SourceOf is who wrote a request. An operation that is no command has nothing written in it:
 // a person's is a person's.
-func SourceOf(r *operation.Request) policy.Origin {
+func SourceOf(r *operation.Request) rules.Origin {
 	if c, ok := r.Op.(operation.Commanding); ok {
-		return Origin(r.By, policy.Origin(c.Full().Source))
+		return Origin(r.By, rules.Origin(c.Full().Source))
 	}
 	if _, ok := r.Op.(operation.Patch); ok {
-		return policy.LLM
+		return rules.LLM
 	}
-	return Origin(r.By, policy.User)
+	return Origin(r.By, rules.User)
 }
 
 // sourceSystem is the source of what nobody asked for.
@@ -154,15 +154,15 @@ func (j *Judge) Judge(r *operation.Request) (*Judgement, error) {
 	}
 	digest := f.engine.Digest()
 	if r.By.Kind == principal.System {
-		return judgement(policy.Decision{
-			Level: policy.Safe, Capabilities: []string{}, MatchedRules: []string{"action.system"},
-			Reasons: []string{"carrel does it by itself, by its own settings"}, Profile: policy.Host, Policy: digest,
+		return judgement(rules.Decision{
+			Level: rules.Safe, Capabilities: []string{}, MatchedRules: []string{"action.system"},
+			Reasons: []string{"carrel does it by itself, by its own settings"}, Profile: rules.Host, Policy: digest,
 		}, sourceSystem)
 	}
 	if c, ok := r.Op.(operation.Commanding); ok && operation.Of(r.Op.Op()).Judged.Command {
 		q := question(r, c)
 		asked, err := f.ask(q)
-		if err != nil || asked.Level != policy.Confirm {
+		if err != nil || asked.Level != rules.Confirm {
 			return asked, err
 		}
 		if a := j.allowed.Load(); a != nil {
@@ -178,21 +178,21 @@ func (j *Judge) Judge(r *operation.Request) (*Judgement, error) {
 
 // profileOf is the profile that a target is judged by. A workspace whose controls were not
 // all verified is judged as the host, by the policy itself.
-func profileOf(on operation.Target) policy.Profile {
+func profileOf(on operation.Target) rules.Profile {
 	switch on.Kind {
 	case operation.Workspace:
-		return policy.Workspace
+		return rules.Workspace
 	case operation.Remote:
-		return policy.Remote
+		return rules.Remote
 	default:
-		return policy.Host
+		return rules.Host
 	}
 }
 
 // question asks about the command of a request.
-func question(r *operation.Request, c operation.Commanding) *policy.Question {
+func question(r *operation.Request, c operation.Commanding) *rules.Question {
 	full := c.Full()
-	q := &policy.Question{
+	q := &rules.Question{
 		Argv: full.Argv, Profile: profileOf(r.On), Source: SourceOf(r), Workspace: string(r.On.Key),
 		Home: "~", Dir: full.Cwd, Env: full.Env, Verified: r.Verified, Mounts: r.Mounted,
 	}
@@ -206,14 +206,14 @@ func question(r *operation.Request, c operation.Commanding) *policy.Question {
 }
 
 // byRow judges an operation that is no command.
-func byRow(op operation.Operation, source policy.Origin, digest string) policy.Decision {
-	d := policy.Decision{Level: policy.Safe, Capabilities: []string{}, Profile: policy.Host, Policy: digest}
+func byRow(op operation.Operation, source rules.Origin, digest string) rules.Decision {
+	d := rules.Decision{Level: rules.Safe, Capabilities: []string{}, Profile: rules.Host, Policy: digest}
 	for _, r := range operation.Of(op.Op()).Judged.Rules {
 		if r.When != nil && !r.When(op) {
 			continue
 		}
-		if r.Asks && source != policy.User {
-			d.Level = policy.Confirm
+		if r.Asks && source != rules.User {
+			d.Level = rules.Confirm
 		}
 		d.RiskScore, d.NeverWhitelist = r.Risk, r.Final && (r.Unless == nil || !r.Unless(op))
 		if r.Scored != nil {
@@ -225,7 +225,7 @@ func byRow(op operation.Operation, source policy.Origin, digest string) policy.D
 		}
 		return d
 	}
-	d.Level, d.RiskScore, d.NeverWhitelist = policy.Block, 100, true
+	d.Level, d.RiskScore, d.NeverWhitelist = rules.Block, 100, true
 	d.MatchedRules, d.Reasons = []string{"action.unknown"}, []string{"no rule says what is to happen with " + string(op.Op())}
 	return d
 }

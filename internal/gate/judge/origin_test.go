@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/carrel-dev/carrel/internal/gate/judge"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 )
 
@@ -17,15 +17,15 @@ func TestOrigin(t *testing.T) {
 	}
 	for what, c := range map[string]struct {
 		by   principal.Principal
-		want policy.Origin
+		want rules.Origin
 	}{
-		"a user": {alice, policy.User}, "a token": {token, policy.LLM}, "a program for a user": {alice.Bind("ws-2a97516c", ""), policy.LLM},
-		"a program for root": {root.Bind("ws-2a97516c", ""), policy.LLM},
+		"a user": {alice, rules.User}, "a token": {token, rules.LLM}, "a program for a user": {alice.Bind("ws-2a97516c", ""), rules.LLM},
+		"a program for root": {root.Bind("ws-2a97516c", ""), rules.LLM},
 	} {
-		if got := judge.Origin(c.by, policy.User); got != c.want {
+		if got := judge.Origin(c.by, rules.User); got != c.want {
 			t.Errorf("%s: %v", what, got)
 		}
-		if got := judge.Origin(c.by, policy.LLM); got != policy.LLM {
+		if got := judge.Origin(c.by, rules.LLM); got != rules.LLM {
 			t.Errorf("%s, who says that a model wrote it: %v", what, got)
 		}
 	}

@@ -7,22 +7,22 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/state/record"
 )
 
 // recorded is a decision in the record. docs/protocols/audit.md specifies it, and it is
 // frozen: fields are added and never changed.
 type recorded struct {
-	Level          policy.Level   `json:"level"`
-	RiskScore      int            `json:"risk_score"`
-	Capabilities   []string       `json:"capabilities"`
-	Rules          []string       `json:"rules"`
-	NeverWhitelist bool           `json:"never_whitelist,omitempty"`
-	Reasons        []string       `json:"reasons"`
-	Profile        policy.Profile `json:"profile"`
-	Source         string         `json:"source"`
-	Policy         string         `json:"policy"`
+	Level          rules.Level   `json:"level"`
+	RiskScore      int           `json:"risk_score"`
+	Capabilities   []string      `json:"capabilities"`
+	Rules          []string      `json:"rules"`
+	NeverWhitelist bool          `json:"never_whitelist,omitempty"`
+	Reasons        []string      `json:"reasons"`
+	Profile        rules.Profile `json:"profile"`
+	Source         string        `json:"source"`
+	Policy         string        `json:"policy"`
 }
 
 // Bounds of what a record says of a decision, in bytes and in number.
@@ -32,7 +32,7 @@ const (
 	maxRules   = 64
 )
 
-func judgement(d policy.Decision, source string) (*Judgement, error) {
+func judgement(d rules.Decision, source string) (*Judgement, error) {
 	raw, err := json.Marshal(recorded{
 		Level: d.Level, RiskScore: d.RiskScore, Capabilities: d.Capabilities, Rules: few(d.MatchedRules, maxRules),
 		NeverWhitelist: d.NeverWhitelist, Reasons: few(d.Reasons, maxReasons), Profile: d.Profile, Source: source, Policy: d.Policy,
@@ -91,7 +91,7 @@ func (m *memory) put(key *[sha256.Size]byte, j *Judgement) {
 
 // keyOf names everything that a decision depends on beside the policy. Values of variables
 // may be secret: only a digest is kept.
-func keyOf(q *policy.Question) [sha256.Size]byte {
+func keyOf(q *rules.Question) [sha256.Size]byte {
 	var buf [1024]byte
 	b := buf[:0]
 	text := func(s string) {
@@ -123,7 +123,7 @@ func keyOf(q *policy.Question) [sha256.Size]byte {
 }
 
 // ask answers a question about a command.
-func (f *inForce) ask(q *policy.Question) (*Judgement, error) {
+func (f *inForce) ask(q *rules.Question) (*Judgement, error) {
 	key := keyOf(q)
 	if j := f.memory.get(&key); j != nil {
 		return j, nil

@@ -12,13 +12,13 @@ import (
 	"github.com/carrel-dev/carrel/internal/rootless"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/wire/brokerapi"
-	"github.com/carrel-dev/carrel/internal/wire/grant"
+	"github.com/carrel-dev/carrel/internal/wire/mountgrant"
 )
 
 // TakeMounts is part of broker.Effects. The grant must be of the user that this process runs as,
 // whose rights are all that there are.
 func (h *host) TakeMounts(_ context.Context, p brokerapi.CreateParams, file *os.File) ([]broker.Mount, error) {
-	return broker.TakeGrant(p, file, func(m workspace.Mount, who grant.Cred, dir *os.File) (broker.Mount, error) {
+	return broker.TakeGrant(p, file, func(m workspace.Mount, who mountgrant.Cred, dir *os.File) (broker.Mount, error) {
 		if who.UID != uint32(os.Geteuid()) {
 			return broker.Mount{}, fmt.Errorf("cannot mount directories for uid %d: this carrel is of uid %d: %w",
 				who.UID, os.Geteuid(), errdefs.ErrPermissionDenied)

@@ -14,7 +14,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/gate/judge"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/service/lifecycle"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/permit"
@@ -165,7 +165,7 @@ func asked(p principal.Principal, e *execapi.ExecParams, tty bool) (operation.Ex
 	return operation.NewExec(operation.Command{
 		Command: workspace.Command{Argv: e.Argv, Env: e.Env, Cwd: e.Cwd, TimeoutMS: e.TimeoutMS, GraceMS: e.GraceMS},
 		TTY:     tty, Detach: e.Detach, Session: e.Session, Record: e.Record,
-		Source: string(judge.Origin(p, policy.Origin(e.Asked.Source))),
+		Source: string(judge.Origin(p, rules.Origin(e.Asked.Source))),
 	})
 }
 
@@ -173,7 +173,7 @@ func asked(p principal.Principal, e *execapi.ExecParams, tty bool) (operation.Ex
 // force. It runs and starts nothing, and asks nobody. verified says that the isolation was seen to hold, or
 // that this is assumed, because the workspace does not run.
 func (c *Commands) Explain(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams) (
-	d policy.Decision, verified, assumed bool, err error,
+	d rules.Decision, verified, assumed bool, err error,
 ) {
 	a, err := c.cfg.Lifecycle.Authorise(ctx, p, ref, operation.Simple(operation.ExplainCommand))
 	if err != nil {

@@ -31,7 +31,7 @@ import (
 const maxNames = 64
 
 // Create makes the workspace that is wanted, owned by p, or returns the one there is for its
-// key. It starts it too unless told not to. Mounts come with one grant, see package grant.
+// key. It starts it too unless told not to. Mounts come with one grant, see package mountgrant.
 //
 // Errors: permission_denied if the key is another user's, resource_exhausted if there are as
 // many as there may be, failed_precondition if it has other mounts or network rules than are

@@ -17,9 +17,9 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/bucket"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/base/redact"
-	"github.com/carrel-dev/carrel/internal/egress/bindings"
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
-	"github.com/carrel-dev/carrel/internal/egress/endpoints"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
+	"github.com/carrel-dev/carrel/internal/egress/ways/bindings"
+	"github.com/carrel-dev/carrel/internal/egress/ways/endpoints"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
@@ -49,7 +49,7 @@ type Config struct {
 	// Held returns a secret of an owner with its value; not_found if there is none.
 	Held func(ctx context.Context, owner, name string) (bindings.Held, error)
 	// Conf is what holds for the host at that time: its models, prices and budgets.
-	Conf    func() *egressconf.Config
+	Conf    func() *conf.Config
 	Records Log
 	// Counted is told of each request that has ended, and of each that was refused. It must not block. Optional.
 	Counted func(endpoint string, refused bool, tokens int64)
@@ -72,7 +72,7 @@ type Models struct {
 	told   *told
 
 	mu     sync.Mutex // of what follows
-	priced *egressconf.Config
+	priced *conf.Config
 	paced  *bucket.Many[id.Workspace]
 }
 
@@ -120,7 +120,7 @@ func (m *Models) Bind(ctx context.Context, k workspace.Kept, add []workspace.Mod
 
 // choose returns a use with its key: the one that is named, else the host's if it is for the owner, else the owner's
 // secret with the name of the model's variable.
-func choose(of egressconf.Model, use workspace.ModelUse, owner string) workspace.ModelUse {
+func choose(of conf.Model, use workspace.ModelUse, owner string) workspace.ModelUse {
 	switch {
 	case use.Secret != "":
 		use.Shared = false
@@ -154,7 +154,7 @@ func (m *Models) Check(k workspace.Kept) error {
 }
 
 // known are the models that a workspace uses and the host has.
-func (m *Models) known(uses workspace.Models) (all []egressconf.Model) {
+func (m *Models) known(uses workspace.Models) (all []conf.Model) {
 	host := m.cfg.Conf()
 	for _, use := range uses.Uses {
 		if of, err := host.Model(use.Name); err == nil {
@@ -165,7 +165,7 @@ func (m *Models) known(uses workspace.Models) (all []egressconf.Model) {
 }
 
 // key returns the key for a use of a model by an owner's workspace, if it is for the model's host.
-func (m *Models) key(ctx context.Context, of egressconf.Model, use workspace.ModelUse, owner string) (redact.Value, error) {
+func (m *Models) key(ctx context.Context, of conf.Model, use workspace.ModelUse, owner string) (redact.Value, error) {
 	bad := func(kind error, format string, a ...any) (redact.Value, error) {
 		return redact.Value{}, fmt.Errorf("cannot use the model %s: %s: %w", of.Name, fmt.Sprintf(format, a...), kind)
 	}
@@ -177,7 +177,7 @@ func (m *Models) key(ctx context.Context, of egressconf.Model, use workspace.Mod
 		if !of.SharedWith(owner) {
 			return bad(errdefs.ErrPermissionDenied, "the host's key is no longer for %s; name a secret of yours: --model %s=NAME", owner, of.Name)
 		}
-		name, whose = of.Secret, egressconf.SharedOwner
+		name, whose = of.Secret, conf.SharedOwner
 	}
 	h, err := m.cfg.Held(ctx, whose, name)
 	switch {
@@ -208,7 +208,7 @@ func (m *Models) key(ctx context.Context, of egressconf.Model, use workspace.Mod
 }
 
 // hostOf is the host of a model as a rule names it.
-func hostOf(of egressconf.Model) string {
+func hostOf(of conf.Model) string {
 	to, err := endpoints.Target(of)
 	switch {
 	case err != nil:
@@ -261,7 +261,7 @@ func (m *Models) Uses(k *workspace.Kept, owner, secret string) bool {
 		if !use.Shared && k.Owner == owner && use.Secret == secret {
 			return true
 		}
-		if use.Shared && owner == egressconf.SharedOwner {
+		if use.Shared && owner == conf.SharedOwner {
 			if of, err := m.cfg.Conf().Model(use.Name); err == nil && of.Secret == secret {
 				return true
 			}

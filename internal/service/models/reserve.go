@@ -11,8 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
-	"github.com/carrel-dev/carrel/internal/egress/endpoints"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
+	"github.com/carrel-dev/carrel/internal/egress/ways/endpoints"
 	"github.com/carrel-dev/carrel/internal/spec/budget"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/wire/egressapi"
@@ -96,7 +96,7 @@ func (m *Models) Reserve(ctx context.Context, name id.Workspace, endpoint, model
 }
 
 // prepare has the prices of the host hold, and refuses a workspace that asks faster than it may.
-func (m *Models) prepare(host *egressconf.Config, name id.Workspace) error {
+func (m *Models) prepare(host *conf.Config, name id.Workspace) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if wait := m.paced.Take(name, pace, time.Now()); wait > 0 {
@@ -113,7 +113,7 @@ func (m *Models) prepare(host *egressconf.Config, name id.Workspace) error {
 }
 
 // explain says whose the budget is that is used up, and who can change it.
-func explain(err error, subjects []subject, k workspace.Kept, of egressconf.Model) error {
+func explain(err error, subjects []subject, k workspace.Kept, of conf.Model) error {
 	var no *budget.Refused
 	if !errors.As(err, &no) {
 		return err

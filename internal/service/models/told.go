@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
-	"github.com/carrel-dev/carrel/internal/egress/endpoints"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
+	"github.com/carrel-dev/carrel/internal/egress/ways/endpoints"
 	"github.com/carrel-dev/carrel/internal/spec/budget"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
@@ -112,7 +112,7 @@ func (t *told) traceOf(name id.Workspace) (trace id.Trace) {
 }
 
 // of returns what is not recorded of a model. t.mu is held.
-func (t *told) of(k workspace.Kept, of egressconf.Model) (*untold, *endpoints.Used) {
+func (t *told) of(k workspace.Kept, of conf.Model) (*untold, *endpoints.Used) {
 	x := t.open[k.Name]
 	if x == nil {
 		x = &untold{owner: k.Owner, trace: t.traceOf(k.Name), used: map[string]*endpoints.Used{}, refused: map[string]bool{}}
@@ -129,7 +129,7 @@ func (t *told) of(k workspace.Kept, of egressconf.Model) (*untold, *endpoints.Us
 }
 
 // used notes a request that has ended, and records what is noted if the list of calls is full.
-func (t *told) used(k workspace.Kept, of egressconf.Model, model string, sum budget.Sum, told egressapi.Usage) {
+func (t *told) used(k workspace.Kept, of conf.Model, model string, sum budget.Sum, told egressapi.Usage) {
 	t.mu.Lock()
 	x, u := t.of(k, of)
 	plus(&u.Sum, sum)
@@ -173,7 +173,7 @@ func plus(to *budget.Sum, x budget.Sum) {
 }
 
 // refused notes a request that was not made, and records the first one.
-func (t *told) refused(k workspace.Kept, of egressconf.Model, why error) {
+func (t *told) refused(k workspace.Kept, of conf.Model, why error) {
 	t.mu.Lock()
 	x, u := t.of(k, of)
 	first := !x.refused[of.Name]

@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
 	"github.com/carrel-dev/carrel/internal/spec/httprule"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
@@ -25,7 +25,7 @@ const (
 
 // checked returns a secret in the form in which it is kept. No error has the value, or its length.
 func checked(want workspace.Secret, v redact.Value) (workspace.Secret, error) {
-	of, err := egressconf.NewSecret(want.Name, want.Hosts)
+	of, err := conf.NewSecret(want.Name, want.Hosts)
 	if err != nil {
 		return want, err
 	}
@@ -72,7 +72,7 @@ func checkInjected(name string, s workspace.Sending, v redact.Value) error {
 
 // checkValue refuses a value that could not be used.
 func checkValue(name string, v redact.Value) error {
-	if err := egressconf.CheckSecretName(name); err != nil {
+	if err := conf.CheckSecretName(name); err != nil {
 		return err
 	}
 	value, why := v.Reveal(), ""

@@ -17,7 +17,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
 	"github.com/carrel-dev/carrel/internal/base/redact"
-	"github.com/carrel-dev/carrel/internal/egress/egressconf"
+	"github.com/carrel-dev/carrel/internal/egress/conf"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/spec/httprule"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
@@ -174,7 +174,7 @@ func (s *Secrets) Held(ctx context.Context, owner string, names []string) ([]Hel
 func (s *Secrets) admit(
 	ctx context.Context, p principal.Principal, op operation.Name, owner, name string,
 ) (a *gate.Admitted, kept workspace.Secret, sealed []byte, err error) {
-	if err := egressconf.CheckSecretName(name); err != nil {
+	if err := conf.CheckSecretName(name); err != nil {
 		return nil, kept, nil, err
 	}
 	what := operation.OnSecret(op, name)

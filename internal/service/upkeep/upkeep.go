@@ -23,10 +23,10 @@ import (
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/gate/judge"
-	"github.com/carrel-dev/carrel/internal/linux/room"
+	"github.com/carrel-dev/carrel/internal/linux/diskreserve"
+	"github.com/carrel-dev/carrel/internal/service/approvals"
 	"github.com/carrel-dev/carrel/internal/service/archives"
-	"github.com/carrel-dev/carrel/internal/service/asking"
-	"github.com/carrel-dev/carrel/internal/service/auditing"
+	"github.com/carrel-dev/carrel/internal/service/audits"
 	"github.com/carrel-dev/carrel/internal/service/events"
 	"github.com/carrel-dev/carrel/internal/service/lifecycle"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
@@ -64,14 +64,14 @@ type Config struct {
 	Runtimes  runtime.ByBoundary
 	Lifecycle *lifecycle.Lifecycle
 	Archives  *archives.Archives
-	Questions *asking.Questions
-	Auditing  *auditing.Auditing
+	Questions *approvals.Questions
+	Auditing  *audits.Auditing
 	Events    *events.Events
 	// KeepArchives and KeepHomes are how long archives and homes of destroyed workspaces are
 	// kept, 0 without an end.
 	KeepArchives, KeepHomes time.Duration
 	// Disk measures the file system of the daemon's state. Optional.
-	Disk *room.Gauge
+	Disk *diskreserve.Gauge
 	Log  *slog.Logger
 	// Network reads what holds for the network again, after the policy. It waits for no workspace without a deadline. Optional.
 	Network func() error

@@ -2,7 +2,7 @@
 // it, how long it holds and what of it may be remembered.
 //
 // It is pure: it takes the time as an argument and keeps nothing. What an action would do
-// is package policy's to say; package store keeps approvals, and the gate spends them.
+// is package rules's to say; package store keeps approvals, and the gate spends them.
 //
 // The life of an approval:
 //

@@ -2,7 +2,7 @@ package approval
 
 import (
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
@@ -24,11 +24,11 @@ type Question struct {
 	Port uint16 `json:"port,omitempty"`
 	Rule string `json:"rule,omitempty"`
 	// Source is who wrote the action.
-	Source policy.Origin `json:"source"`
+	Source rules.Origin `json:"source"`
 	// Isolation is the boundary and root of the workspace.
 	Isolation string `json:"isolation,omitempty"`
 	// Decision is the decision that asks for the approval.
-	Decision policy.Decision `json:"decision"`
+	Decision rules.Decision `json:"decision"`
 }
 
 // View is an approval as a person sees it.

@@ -363,7 +363,7 @@ var Table = []Row{
 			Call{"ApprovalService/WatchApprovals", Small, true}),
 	},
 	{
-		// Its record is the answer itself: see package asking.
+		// Its record is the answer itself: see package approvals.
 		Name: AnswerApproval, Words: "answer an approval", Needs: p.Answer, On: Approval, Class: Observe,
 		Help:  "Approve an action, once or in its thread",
 		Calls: small("ApprovalService/AnswerApproval"),

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/spec/tools"
 )
 
@@ -41,17 +41,17 @@ var calls = []tools.Call{
 	{Tool: "packages", Name: "libc*"},
 }
 
-func engine(t *testing.T) *policy.Engine {
+func engine(t *testing.T) *rules.Engine {
 	t.Helper()
-	e, err := policy.New(policy.Config{})
+	e, err := rules.New(rules.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return e
 }
 
-func decide(e *policy.Engine, argv []string, p policy.Profile) policy.Decision {
-	return e.Decide(policy.Question{Argv: argv, Profile: p, Source: policy.User, Home: "/home/alice", Dir: "/home/alice", Verified: true})
+func decide(e *rules.Engine, argv []string, p rules.Profile) rules.Decision {
+	return e.Decide(rules.Question{Argv: argv, Profile: p, Source: rules.User, Home: "/home/alice", Dir: "/home/alice", Verified: true})
 }
 
 // Every tool reads, as the usual policy sees it, on every kind of target: none of them needs a question. One that reads a
@@ -65,8 +65,8 @@ func TestPolicy(t *testing.T) {
 			t.Errorf("%s: %+v", c.String(), all)
 			continue
 		}
-		for _, p := range []policy.Profile{policy.Host, policy.Remote, policy.Workspace} {
-			if d := decide(e, c.Argv(), p); d.Level != policy.Safe || slices.Contains(d.Capabilities, "filesystem.write") {
+		for _, p := range []rules.Profile{rules.Host, rules.Remote, rules.Workspace} {
+			if d := decide(e, c.Argv(), p); d.Level != rules.Safe || slices.Contains(d.Capabilities, "filesystem.write") {
 				t.Errorf("%s on %s: %s, %q, %q", c.String(), p, d.Level, d.Capabilities, d.Reasons)
 			}
 		}
@@ -78,7 +78,7 @@ func TestPolicy(t *testing.T) {
 	}
 	for _, path := range []string{"/etc/shadow", "/home/alice/.ssh/id_ed25519", "/srv/app/.env", "/proc/1/environ", "/run/secrets/db"} {
 		for _, c := range []tools.Call{{Tool: "read_file", Path: path}, {Tool: "search_logs", Path: path, Pattern: "a"}} {
-			if d := decide(e, c.Argv(), policy.Host); d.Level == policy.Safe || !slices.Contains(d.Capabilities, "secret.read") {
+			if d := decide(e, c.Argv(), rules.Host); d.Level == rules.Safe || !slices.Contains(d.Capabilities, "secret.read") {
 				t.Errorf("%s: %s, %q", c.String(), d.Level, d.Capabilities)
 			}
 		}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/checkpoint"
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
-	"github.com/carrel-dev/carrel/internal/linux/room"
+	"github.com/carrel-dev/carrel/internal/linux/diskreserve"
 )
 
 // The files beside the log.
@@ -61,7 +61,7 @@ type Checkpoints struct {
 	tree *tree
 	file *os.File
 	// notes and hashes are the room behind the ends of file and tree.
-	notes, hashes room.Ahead
+	notes, hashes diskreserve.Ahead
 	// last is the newest in the file, and countersigned the last that the broker is known to
 	// have signed; Size 0 means none.
 	last          checkpoint.Signed
@@ -94,7 +94,7 @@ type CheckpointState struct {
 // Close does not close the log.
 func OpenCheckpoints(ctx context.Context, l *Log, o CheckpointOptions) (*Checkpoints, error) {
 	c := &Checkpoints{log: l, o: o, dir: filepath.Dir(l.path)}
-	c.notes, c.hashes = room.Ahead{Least: o.Room, Step: o.Room / 2}, room.Ahead{Least: o.Room, Step: o.Room / 2}
+	c.notes, c.hashes = diskreserve.Ahead{Least: o.Room, Step: o.Room / 2}, diskreserve.Ahead{Least: o.Room, Step: o.Room / 2}
 	err := c.open(ctx)
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -137,9 +137,9 @@ func (c *Checkpoints) open(ctx context.Context) (err error) {
 // full, and without theirs a checkpoint is made later.
 func (c *Checkpoints) hold() {
 	if fi, err := c.file.Stat(); err == nil {
-		_ = c.notes.Keep(room.Of(c.file), fi.Size())
+		_ = c.notes.Keep(diskreserve.Of(c.file), fi.Size())
 	}
-	_ = c.hashes.Keep(room.Of(c.tree.f), c.tree.written*tlog.HashSize)
+	_ = c.hashes.Keep(diskreserve.Of(c.tree.f), c.tree.written*tlog.HashSize)
 }
 
 // takeUp makes c.tree the tree of the last checkpoint, from the stored hashes or from the log. It

@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/linux/room"
+	"github.com/carrel-dev/carrel/internal/linux/diskreserve"
 )
 
 // When the disk is full, the log goes on in the room that it holds behind the end of its file: nobody
@@ -61,7 +61,7 @@ var errPutOff = errors.New("the rotation is put off")
 // write writes at an offset of a file of the log, and takes room from the reserve where there is no other.
 func (l *Log) write(f file, b []byte, at int64) (n int, err error) {
 	n, err = f.WriteAt(b, at)
-	for room.Full(err) && l.reserve.Give() {
+	for diskreserve.Full(err) && l.reserve.Give() {
 		var more int
 		more, err = f.WriteAt(b[n:], at+int64(n))
 		n += more
@@ -111,7 +111,7 @@ func (l *Log) abandon(intent *Record, seq int64) {
 type nextFile struct {
 	real   *os.File
 	file   file
-	ahead  room.Ahead
+	ahead  diskreserve.Ahead
 	zeroed int64
 	err    error // why there is none, and the rotation fails
 }
@@ -123,7 +123,7 @@ func (l *Log) prepare() bool {
 		return false
 	}
 	n, err := l.makeNext()
-	if room.Full(err) {
+	if diskreserve.Full(err) {
 		l.short = true // until Room finds otherwise
 		return false
 	}
@@ -139,7 +139,7 @@ func (l *Log) makeNext() (n *nextFile, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n = &nextFile{real: f, ahead: room.Ahead{Least: l.ahead.Least, Step: l.ahead.Step}}
+	n = &nextFile{real: f, ahead: diskreserve.Ahead{Least: l.ahead.Least, Step: l.ahead.Step}}
 	real, err := newFile(f)
 	if err == nil {
 		n.file = real

@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/linux/room"
+	"github.com/carrel-dev/carrel/internal/linux/diskreserve"
 	"github.com/carrel-dev/carrel/internal/state/audit"
 	"github.com/carrel-dev/carrel/test/smalldisk"
 )
@@ -177,7 +177,7 @@ func TestReserve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reserve, err := room.NewReserve(f, 4<<20)
+	reserve, err := diskreserve.NewReserve(f, 4<<20)
 	if err != nil || reserve == nil {
 		t.Fatalf("this file system holds room itself: %v", err)
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/linux/room"
+	"github.com/carrel-dev/carrel/internal/linux/diskreserve"
 )
 
 // group wakes the appenders of one group, all at once. They need no lock to read err.
@@ -82,7 +82,7 @@ func (l *Log) writeGroup() error {
 		end = cut
 	}
 	n, err := l.write(l.f, lines[torn:end], l.size+int64(torn))
-	stalled := room.Full(err)
+	stalled := diskreserve.Full(err)
 	if err == nil && cut < 0 {
 		if zeroing && !short {
 			l.zero(l.size + int64(end))

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/checkpoint"
-	"github.com/carrel-dev/carrel/internal/linux/foreign"
+	"github.com/carrel-dev/carrel/internal/linux/untrustedfile"
 )
 
 // openKeys reads or makes the log's key, and reads the broker's public key if it is known.
@@ -56,7 +56,7 @@ func (c *Checkpoints) openKeys() error {
 
 // readSmall reads a file of one line.
 func readSmall(path string) (string, error) {
-	b, err := foreign.Read(path, maxKeyFile)
+	b, err := untrustedfile.Read(path, maxKeyFile)
 	if err != nil {
 		return "", fmt.Errorf("cannot read %s: %w", path, err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/linux/room"
+	"github.com/carrel-dev/carrel/internal/linux/diskreserve"
 )
 
 const (
@@ -32,7 +32,7 @@ const (
 type file interface {
 	io.WriterAt
 	io.ReaderAt
-	// Hold gives the file its blocks for the bytes [from, to); see room.Hold.
+	// Hold gives the file its blocks for the bytes [from, to); see diskreserve.Hold.
 	Hold(from, to int64) error
 	Datasync() error
 	Close() error
@@ -90,11 +90,11 @@ type Log struct {
 	// ahead is the room behind the end of the current file; only who writes uses it. short: it is not
 	// all there. stalled is why the pending lines found no room at all. prepared is the next file, and rotating says
 	// that it is being put in its place; see full.go.
-	ahead    room.Ahead
+	ahead    diskreserve.Ahead
 	zeroed   int64 // behind size are zeros up to here, and no other bytes; see zeros.go
 	spreads  bool  // zeros are written there
 	zeroing  bool  // they may be, now
-	reserve  *room.Reserve
+	reserve  *diskreserve.Reserve
 	short    bool
 	stalled  error
 	prepared *nextFile
@@ -143,7 +143,7 @@ func newFile(f *os.File) (*osFile, error) {
 	return o, nil
 }
 
-func (o *osFile) Hold(from, to int64) error { return room.Hold(o.conn, from, to) }
+func (o *osFile) Hold(from, to int64) error { return diskreserve.Hold(o.conn, from, to) }
 
 func (o *osFile) Datasync() error {
 	if err := o.conn.Control(o.sync); err != nil {

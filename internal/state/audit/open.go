@@ -17,7 +17,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/linux/room"
+	"github.com/carrel-dev/carrel/internal/linux/diskreserve"
 )
 
 // Options are the options of Open.
@@ -45,7 +45,7 @@ type Options struct {
 	// full; see Log.Room. 0 is none.
 	Room int64
 	// Reserve gives room where the file system cannot hold any; optional.
-	Reserve *room.Reserve
+	Reserve *diskreserve.Reserve
 
 	wrap func(file) file
 }
@@ -214,7 +214,7 @@ func inspect(f *os.File, o Options) (*Log, *Mended, error) {
 		full: full, first: first.Seq, maxSize: o.MaxSize, maxAge: o.MaxAge, cut: -1, wrap: o.wrap,
 	}
 	l.reserve = o.Reserve
-	l.ahead = room.Ahead{Least: o.Room, Step: o.Room / 2}
+	l.ahead = diskreserve.Ahead{Least: o.Room, Step: o.Room / 2}
 	l.ahead.Has(fi)
 	l.zeroed, l.spreads = fi.Size(), o.Room > 0 && overwritten(f)
 	l.last.first, l.last.size, l.last.began = first.Seq, size, first.Time

@@ -10,7 +10,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/linux/foreign"
+	"github.com/carrel-dev/carrel/internal/linux/untrustedfile"
 )
 
 // lookAt is how much is read at first to see one line: more than almost every record has.
@@ -77,7 +77,7 @@ func (l *Log) parts(seq int64) (open []func() (part, error)) {
 			continue
 		}
 		open = append(open, func() (part, error) {
-			o, err := foreign.Open(f.path)
+			o, err := untrustedfile.Open(f.path)
 			if errors.Is(err, os.ErrNotExist) && l.gone(f) {
 				return part{path: f.path, f: bytes.NewReader(nil), close: func() error { return nil }}, nil
 			}

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
-	"github.com/carrel-dev/carrel/internal/linux/foreign"
+	"github.com/carrel-dev/carrel/internal/linux/untrustedfile"
 )
 
 // How full files of the log are removed. The log holds after each step, also if the next one never
@@ -72,7 +72,7 @@ type base struct {
 // bases reads `removed` beside the log at path. It ignores a line that a crash left incomplete.
 func bases(path string) (map[int64]base, error) {
 	found := map[int64]base{}
-	b, err := foreign.Read(filepath.Join(filepath.Dir(path), removedName), maxNotes)
+	b, err := untrustedfile.Read(filepath.Join(filepath.Dir(path), removedName), maxNotes)
 	if errors.Is(err, os.ErrNotExist) {
 		return found, nil
 	}
@@ -208,7 +208,7 @@ func (c *Checkpoints) vouched() int64 {
 
 // lastLine reads the last line of a full file.
 func lastLine(f fullFile) ([]byte, error) {
-	o, err := foreign.Open(f.path)
+	o, err := untrustedfile.Open(f.path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the audit log: %w", err)
 	}
@@ -384,7 +384,7 @@ func (c *chain) begin(path string, first span) error {
 func firstSeq(s span) (int64, error) {
 	r := s.open
 	if r == nil {
-		f, err := foreign.Open(s.path)
+		f, err := untrustedfile.Open(s.path)
 		if err != nil {
 			return 0, fmt.Errorf("cannot open the audit log: %w", err)
 		}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
-	"github.com/carrel-dev/carrel/internal/linux/room"
+	"github.com/carrel-dev/carrel/internal/linux/diskreserve"
 )
 
 // Rotated is the Data of a rotation record.
@@ -78,7 +78,7 @@ func (l *Log) rotate(lines []byte, cut int) error {
 		if err == nil {
 			err = os.Link(l.path, full.path)
 		}
-		if room.Full(err) {
+		if diskreserve.Full(err) {
 			l.prepared.ahead.Reset()
 			l.prepared.zeroed = 0
 			err = fmt.Errorf("%w: %w", errPutOff, err)

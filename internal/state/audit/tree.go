@@ -11,7 +11,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/linux/room"
+	"github.com/carrel-dev/carrel/internal/linux/diskreserve"
 )
 
 // frontier is an append-only hash tree of RFC 6962. Of its n leaves it holds the roots of the
@@ -71,7 +71,7 @@ type tree struct {
 	// written counts the hashes in the file; buf has further ones.
 	written int64
 	buf     []byte
-	reserve *room.Reserve // as that of a Log
+	reserve *diskreserve.Reserve // as that of a Log
 }
 
 func openTree(path string) (*tree, error) {
@@ -126,7 +126,7 @@ func (t *tree) add(line []byte) error {
 
 func (t *tree) flush() error {
 	_, err := t.f.WriteAt(t.buf, t.written*tlog.HashSize)
-	for room.Full(err) && t.reserve.Give() {
+	for diskreserve.Full(err) && t.reserve.Give() {
 		_, err = t.f.WriteAt(t.buf, t.written*tlog.HashSize)
 	}
 	if err != nil {

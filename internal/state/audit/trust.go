@@ -17,7 +17,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/carrel-dev/carrel/internal/base/checkpoint"
-	"github.com/carrel-dev/carrel/internal/linux/foreign"
+	"github.com/carrel-dev/carrel/internal/linux/untrustedfile"
 )
 
 // Trust is the evidence against which a log is verified. All fields are optional.
@@ -117,7 +117,7 @@ func (c *chain) walkFile(ctx context.Context, s span, last bool) (bool, error) {
 	if s.open != nil {
 		return c.walk(ctx, io.NewSectionReader(s.open, 0, s.size))
 	}
-	f, err := foreign.Open(s.path)
+	f, err := untrustedfile.Open(s.path)
 	if err != nil {
 		return false, fmt.Errorf("cannot open the audit log: %w", err)
 	}
@@ -155,14 +155,14 @@ func (t Trust) marks(path string) (marks []mark, forged *Bad, err error) {
 	marks = []mark{}
 	if t.Keys.Log != nil {
 		file := filepath.Join(filepath.Dir(path), checkpointsName)
-		b, err := foreign.Read(file, maxNotes)
+		b, err := untrustedfile.Read(file, maxNotes)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, nil, fmt.Errorf("cannot read the checkpoints of the audit log: %w", err)
 		}
 		marks, forged = t.notes(b)
 	}
 	if t.Anchor != "" && t.Keys.Log != nil {
-		b, err := foreign.Read(t.Anchor, maxNotes)
+		b, err := untrustedfile.Read(t.Anchor, maxNotes)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, nil, fmt.Errorf("cannot read the anchor of the audit log: %w", err)
 		}
@@ -285,7 +285,7 @@ func (c *chain) changed(m mark) {
 // storedLeaves returns the leaves behind the first ones from the file of hashes, if that is the
 // file of the signed tree, or nil.
 func storedLeaves(path string, c checkpoint.Checkpoint, first int64) []tlog.Hash {
-	f, err := foreign.Open(path)
+	f, err := untrustedfile.Open(path)
 	if err != nil {
 		return nil
 	}
@@ -428,7 +428,7 @@ func (c *Checkpoints) Verify(ctx context.Context) (Finding, error) {
 	t := Trust{Keys: c.keys, Countersigned: c.countersigned, Anchor: c.o.Anchor}
 	c.mu.Unlock()
 	if t.Anchor != "" {
-		if f, err := foreign.Open(t.Anchor); err != nil { // reported below
+		if f, err := untrustedfile.Open(t.Anchor); err != nil { // reported below
 			t.Anchor = ""
 		} else {
 			_ = f.Close()

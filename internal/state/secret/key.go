@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
-	"github.com/carrel-dev/carrel/internal/linux/foreign"
+	"github.com/carrel-dev/carrel/internal/linux/untrustedfile"
 )
 
 const (
@@ -72,7 +72,7 @@ func Open(path string) (*Sealer, error) {
 
 // read reads a key. credential says that systemd put it there.
 func read(path string, credential bool) (*Sealer, error) {
-	f, err := foreign.Open(path)
+	f, err := untrustedfile.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the key of the secrets: %w", err)
 	}

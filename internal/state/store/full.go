@@ -11,7 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/linux/room"
+	"github.com/carrel-dev/carrel/internal/linux/diskreserve"
 )
 
 // A change takes blocks in two places: in the write-ahead log, and later, when that is taken over, in
@@ -35,14 +35,14 @@ const (
 
 // roomState is what Room knows.
 type roomState struct {
-	log    room.Ahead
+	log    diskreserve.Ahead
 	looked time.Time
 	short  bool
 }
 
 // UseReserve has the store take room from a reserve, where the file system cannot hold any. It is called before
 // anything else.
-func (s *Store) UseReserve(r *room.Reserve) { s.reserve = r }
+func (s *Store) UseReserve(r *diskreserve.Reserve) { s.reserve = r }
 
 // keepLog has SQLite leave the write-ahead log where it is when the database is closed.
 func (s *Store) keepLog(ctx context.Context) error {
@@ -95,7 +95,7 @@ func (s *Store) hold(ctx context.Context) error {
 	if fi, err := f.Stat(); err == nil {
 		s.room.log.Has(fi)
 	}
-	if err := s.room.log.Keep(room.Of(f), 0); err != nil {
+	if err := s.room.log.Keep(diskreserve.Of(f), 0); err != nil {
 		return full(fmt.Errorf("%w: %w", err, errdefs.ErrResourceExhausted))
 	}
 	var pages, size int64
@@ -103,7 +103,7 @@ func (s *Store) hold(ctx context.Context) error {
 		Scan(&pages, &size); err != nil {
 		return err
 	}
-	least := room.Share(filepath.Dir(s.path), freeRoom, roomPart)
+	least := diskreserve.Share(filepath.Dir(s.path), freeRoom, roomPart)
 	if pages*size >= least/2 {
 		return nil
 	}

@@ -33,7 +33,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/linux/room"
+	"github.com/carrel-dev/carrel/internal/linux/diskreserve"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
@@ -53,7 +53,7 @@ type Store struct {
 	// decoding is a turn at the processor; see Decode.
 	decoding turns
 	room     roomState // of who has the turn
-	reserve  *room.Reserve
+	reserve  *diskreserve.Reserve
 	// clock tells the time, and last is the newest stamp, of who has the turn; see stamp.
 	clock func() time.Time
 	last  int64
@@ -120,8 +120,8 @@ func Open(ctx context.Context, path string) (*Store, error) {
 		db: db, path: path, clock: time.Now, byName: make(map[id.Workspace]Workspace), byKey: make(map[id.Key]id.Workspace),
 		tokens: make(map[string]principal.Issued),
 	}
-	held := room.Share(filepath.Dir(path), logRoom, roomPart)
-	s.room.log = room.Ahead{Least: held}
+	held := diskreserve.Share(filepath.Dir(path), logRoom, roomPart)
+	s.room.log = diskreserve.Ahead{Least: held}
 	if err = s.keepLog(ctx); err == nil {
 		err = migrate(ctx, db, migrations)
 	}

@@ -7,7 +7,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/base/id"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/surface/authn"
 	"github.com/carrel-dev/carrel/internal/wire/errcode"
@@ -182,7 +182,7 @@ func approvalTo(a *approval.View) *carrelv1.Approval {
 	return out
 }
 
-func segmentTo(s *policy.Segment) *carrelv1.Segment {
+func segmentTo(s *rules.Segment) *carrelv1.Segment {
 	return &carrelv1.Segment{
 		Text: s.Text, Program: s.Program, Via: s.Via, Level: s.Level.String(), RiskScore: int32(s.RiskScore),
 		Capabilities: s.Capabilities, Rules: s.MatchedRules, Reasons: s.Reasons,

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
@@ -252,7 +252,7 @@ func (x *session) wait(c *jsonrpc.Conn, cmd id.Command, proc runtime.Process) {
 	x.mu.Unlock()
 	n := &carrelv1.Exited{CommandId: string(cmd)}
 	if err != nil {
-		n.Error = fault.Text(err)
+		n.Error = errtext.Text(err)
 	} else {
 		n.Status = statusTo(&status)
 	}

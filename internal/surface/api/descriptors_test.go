@@ -25,8 +25,8 @@ import (
 	"github.com/carrel-dev/carrel/internal/surface/api/apitest"
 	"github.com/carrel-dev/carrel/internal/wire/execapi"
 	"github.com/carrel-dev/carrel/internal/wire/fdapi"
-	"github.com/carrel-dev/carrel/internal/wire/grant"
 	"github.com/carrel-dev/carrel/internal/wire/jsonrpc"
+	"github.com/carrel-dev/carrel/internal/wire/mountgrant"
 )
 
 const upgrade = "POST " + fdapi.Path + " HTTP/1.1\r\nHost: carrel\r\nConnection: Upgrade\r\nUpgrade: " + fdapi.Protocol + "\r\n\r\n"
@@ -399,7 +399,7 @@ func TestCreateWithMounts(t *testing.T) {
 	}
 	defer dir.Close()
 	mounts := []workspace.Mount{{Source: "/a", Destination: "/workspace"}}
-	far, near, err := grant.Offer(grant.Message{Mounts: mounts}, []*os.File{dir})
+	far, near, err := mountgrant.Offer(mountgrant.Message{Mounts: mounts}, []*os.File{dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -440,7 +440,7 @@ func TestCreateWithMounts(t *testing.T) {
 		t.Error(err)
 	}
 	// What the daemon did not read is still there.
-	if m, _, dirs, err := grant.Take(far); err != nil || len(m.Mounts) != 1 {
+	if m, _, dirs, err := mountgrant.Take(far); err != nil || len(m.Mounts) != 1 {
 		t.Errorf("%+v %v", m, err)
 	} else {
 		dirs[0].Close()

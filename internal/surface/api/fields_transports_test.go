@@ -20,7 +20,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/surface/api"
 	"github.com/carrel-dev/carrel/internal/surface/api/apitest"
 	"github.com/carrel-dev/carrel/internal/wire/fdapi"
-	"github.com/carrel-dev/carrel/internal/wire/grant"
+	"github.com/carrel-dev/carrel/internal/wire/mountgrant"
 )
 
 // transports are all protocols on the Unix socket and over TLS with a token, and the connection with
@@ -108,7 +108,7 @@ func byHTTP(ctx context.Context, c *http.Client, base string, opts []connect.Cli
 func byDescriptors(t *testing.T, socket string) func(procedure, ...proto.Message) error {
 	t.Helper()
 	c, _ := handOver(t, socket)
-	far, near, err := grant.Offer(grant.Message{}, nil)
+	far, near, err := mountgrant.Offer(mountgrant.Message{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

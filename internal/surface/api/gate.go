@@ -13,7 +13,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/base/token"
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
@@ -89,7 +89,7 @@ type Gate interface {
 	// Explain says how a command would be judged, and runs nothing; assumed says that verified is not seen but
 	// what it will be, because the workspace does not run.
 	Explain(ctx context.Context, p principal.Principal, ref string, e execapi.ExecParams) (
-		d policy.Decision, verified, assumed bool, err error)
+		d rules.Decision, verified, assumed bool, err error)
 	ListCommands(ctx context.Context, p principal.Principal, ref string) ([]execapi.Command, error)
 	Output(
 		ctx context.Context, p principal.Principal, ref string, o execapi.OutputParams, attach bool,

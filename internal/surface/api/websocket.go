@@ -20,7 +20,7 @@ import (
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/base/bucket"
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/surface/authn"
 	"github.com/carrel-dev/carrel/internal/wire/execapi"
@@ -292,7 +292,7 @@ func (s *Server) closeCode(ctx context.Context, err error) (websocket.StatusCode
 
 // short is an error as the reason of a close, which has at most 123 bytes.
 func short(err error) string {
-	text := fault.Text(err)
+	text := errtext.Text(err)
 	return strings.ToValidUTF8(text[:min(len(text), 120)], "")
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/surface/authn"
 	"github.com/carrel-dev/carrel/internal/wire/errcode"
-	"github.com/carrel-dev/carrel/internal/wire/grant"
+	"github.com/carrel-dev/carrel/internal/wire/mountgrant"
 )
 
 type workspaces struct{ *Server }
@@ -70,7 +70,7 @@ func grantOf(ctx context.Context, mounts int) ([]*os.File, error) {
 		return nil, nil
 	case err != nil:
 		return nil, err
-	case mounts == 0 || len(c.in) != 1 || !grant.Is(c.in[0]):
+	case mounts == 0 || len(c.in) != 1 || !mountgrant.Is(c.in[0]):
 		return nil, invalid("mounts", fmt.Sprintf("there are %d, and %d descriptors for them", mounts, len(c.in)),
 			"send one grant with mounts, and none without")
 	}

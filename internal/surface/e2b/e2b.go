@@ -22,8 +22,8 @@ import (
 
 	"github.com/carrel-dev/carrel/gen/e2b/filesystem/filesystemconnect"
 	"github.com/carrel-dev/carrel/gen/e2b/process/processconnect"
+	"github.com/carrel-dev/carrel/internal/base/keylock"
 	"github.com/carrel-dev/carrel/internal/base/token"
-	"github.com/carrel-dev/carrel/internal/base/turnstile"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/surface/api"
 	"github.com/carrel-dev/carrel/internal/surface/authn"
@@ -76,7 +76,7 @@ type Server struct {
 	running  running
 	watchers watchers
 	// lives has one request at a time change whether a sandbox runs: that and what is kept of it belong together.
-	lives   turnstile.Turns
+	lives   keylock.Turns
 	waiting atomic.Uint32
 	// seen are the tokens that sandboxes were given out to, by workspace, for signed URLs.
 	seen struct {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/carrel-dev/carrel/gen/e2b/filesystem/filesystemconnect"
 	"github.com/carrel-dev/carrel/gen/e2b/process/processconnect"
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/wire/errcode"
 )
 
@@ -29,7 +29,7 @@ func fail(w http.ResponseWriter, err error) {
 	if !ok {
 		status = http.StatusInternalServerError
 	}
-	failAs(w, status, fault.Text(err))
+	failAs(w, status, errtext.Text(err))
 }
 
 // refuse answers what is not admitted. The body was not read; on HTTP/1.1 it would be taken for the next request.

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/carrel-dev/carrel/gen/e2b/filesystem"
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/surface/authn"
 	"github.com/carrel-dev/carrel/internal/wire/errcode"
@@ -42,7 +42,7 @@ func (s *Server) on(ctx context.Context, r fileapi.Request, st fileapi.Streams) 
 	}
 	res, err := s.Gate.OnFiles(ctx, authn.FromContext(ctx), sandboxOf(ctx), r, st)
 	if errdefs.IsFailedPrecondition(err) { // it is a directory, or none: SDKs take that for a wrong argument
-		err = fmt.Errorf("%s: %w", fault.Text(err), errdefs.ErrInvalidArgument)
+		err = fmt.Errorf("%s: %w", errtext.Text(err), errdefs.ErrInvalidArgument)
 	}
 	return res, err
 }

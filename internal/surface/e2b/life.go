@@ -8,7 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/surface/authn"
@@ -115,7 +115,7 @@ func (s *Server) putAside(ctx context.Context, ws workspace.Workspace, kept row,
 		if _, err = s.Gate.Pause(ctx, p, name); errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
 			// SDKs take 409 for "it is paused". If it runs, it has no control group to pause it by.
 			if now, lerr := s.Gate.Get(ctx, p, name); lerr == nil && now.State == workspace.StateRunning {
-				err = notImplemented("%s; a pause without memory (mode: \"filesystem\") works", fault.Text(err))
+				err = notImplemented("%s; a pause without memory (mode: \"filesystem\") works", errtext.Text(err))
 			}
 		}
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/linux/pollfd"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
@@ -264,7 +264,7 @@ func (s *Server) keptLines(r *http.Request, name string, l *logQuery) ([]logEntr
 			add("info", text)
 		}
 		if err != nil {
-			add("warn", "cannot read the output of "+string(c.ID)+": "+fault.Text(err))
+			add("warn", "cannot read the output of "+string(c.ID)+": "+errtext.Text(err))
 		}
 	}
 	return lines, nil

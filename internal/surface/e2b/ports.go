@@ -17,7 +17,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/base/token"
 	"github.com/carrel-dev/carrel/internal/surface/authn"
 )
@@ -72,7 +72,7 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request) {
 	c, err := s.Gate.DialPort(r.Context(), authn.FromContext(r.Context()), sandboxOf(r.Context()), port)
 	switch {
 	case errdefs.IsUnavailable(err), errdefs.IsDeadlineExceeded(err), errdefs.IsFailedPrecondition(err):
-		failAs(w, http.StatusBadGateway, fault.Text(err))
+		failAs(w, http.StatusBadGateway, errtext.Text(err))
 		return
 	case err != nil:
 		fail(w, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/base/strictjson"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -183,7 +183,7 @@ func result(a *answer, err error) *sdk.CallToolResult {
 	r := &sdk.CallToolResult{Content: []sdk.Content{}}
 	if err != nil {
 		r.IsError = true
-		r.Content = append(r.Content, &sdk.TextContent{Text: cut(strings.ToValidUTF8(fault.Text(err), "\uFFFD"), maxPart)})
+		r.Content = append(r.Content, &sdk.TextContent{Text: cut(strings.ToValidUTF8(errtext.Text(err), "\uFFFD"), maxPart)})
 		return r
 	}
 	if a.input != nil {

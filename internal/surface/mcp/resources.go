@@ -12,7 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 )
 
 // The resources:
@@ -65,11 +65,11 @@ func (s *Server) readResource(ctx context.Context, r *sdk.ReadResourceRequest) (
 func wire(err error, address string) error {
 	if errdefs.IsNotFound(err) {
 		if rpc, ok := sdk.ResourceNotFoundError(address).(*jsonrpc.Error); ok { //nolint:errorlint // it is made here
-			rpc.Message = fault.Text(err)
+			rpc.Message = errtext.Text(err)
 			return rpc
 		}
 	}
-	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: cut(fault.Text(err), 4<<10)}
+	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: cut(errtext.Text(err), 4<<10)}
 }
 
 // resource is the text of the resource at an address.

@@ -12,7 +12,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 )
 
 // The first row that matches decides, so a kind that wraps another stands first.
@@ -56,7 +56,7 @@ func Code(err error) connect.Code {
 	return connect.CodeInternal
 }
 
-// ToWire returns err as the API sends it, with the text that fault.Text gives, as the
+// ToWire returns err as the API sends it, with the text that errtext.Text gives, as the
 // code says the kind. It is nil for nil.
 func ToWire(err error) error {
 	if err == nil {
@@ -65,7 +65,7 @@ func ToWire(err error) error {
 	if _, ok := errors.AsType[*connect.Error](err); ok {
 		return err
 	}
-	return connect.NewError(Code(err), errors.New(fault.Text(err)))
+	return connect.NewError(Code(err), errors.New(errtext.Text(err)))
 }
 
 // FromWire gives an error that came over the wire its errdefs kind back, so that

@@ -9,7 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/base/strictjson"
 )
 
@@ -93,7 +93,7 @@ type wireError struct {
 
 // toWire turns the error of a handler into an error object.
 func toWire(err error) wireError {
-	w := wireError{Code: CodeInternal, Message: clip(fault.Text(err))}
+	w := wireError{Code: CodeInternal, Message: clip(errtext.Text(err))}
 	var e *Error
 	if errors.As(err, &e) {
 		w.Code = e.Code

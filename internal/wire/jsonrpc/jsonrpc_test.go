@@ -16,7 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/base/fault"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/wire/jsonrpc"
 	"github.com/carrel-dev/carrel/test/leaks"
 )
@@ -147,7 +147,7 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 			return nil, nil, want
 		}})
 		_, err := c.Call(t.Context(), "open", nil, nil)
-		if err == nil || err.Error() != fault.Text(want) || !k.is(err) {
+		if err == nil || err.Error() != errtext.Text(want) || !k.is(err) {
 			t.Errorf("%v came back as %v", want, err)
 		}
 	}

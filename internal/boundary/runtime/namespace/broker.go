@@ -14,7 +14,7 @@ import (
 // Three implement it: the connection to carrel-broker, the broker of one user's own daemon
 // (package rootless/userbroker), and the starter of "carrel run" without root (package rootless).
 type Broker interface {
-	// Create is given the far end of package grant's socket if there are mounts. It stays the
+	// Create is given the far end of package mountgrant's socket if there are mounts. It stays the
 	// caller's.
 	Create(ctx context.Context, p brokerapi.CreateParams, grant *os.File) (brokerapi.StartResult, error)
 	Start(ctx context.Context, p brokerapi.StartParams) (brokerapi.StartResult, error)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
@@ -88,16 +88,16 @@ func (g *Gate) Detach(_ context.Context, p principal.Principal, ref string, e ex
 
 // Explain implements api.Gate: it judges by the built-in rules.
 func (g *Gate) Explain(_ context.Context, p principal.Principal, ref string, e execapi.ExecParams) (
-	d policy.Decision, verified, assumed bool, err error,
+	d rules.Decision, verified, assumed bool, err error,
 ) {
 	if err := g.permit(p, operation.ExplainCommand); err != nil {
 		return d, false, false, err
 	}
 	_, err = g.with(p, ref, "", func(*entry) error {
-		engine, err := policy.New(policy.Config{})
+		engine, err := rules.New(rules.Config{})
 		if err == nil {
-			d = engine.Decide(policy.Question{
-				Argv: e.Argv, Dir: e.Cwd, Env: e.Env, Profile: policy.Workspace, Source: policy.Origin(e.Asked.Source), Verified: true,
+			d = engine.Decide(rules.Question{
+				Argv: e.Argv, Dir: e.Cwd, Env: e.Env, Profile: rules.Workspace, Source: rules.Origin(e.Asked.Source), Verified: true,
 			})
 		}
 		return err

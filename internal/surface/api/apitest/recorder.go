@@ -15,7 +15,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/base/token"
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
-	"github.com/carrel-dev/carrel/internal/policy/policy"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
@@ -194,8 +194,8 @@ func (r *Recorder) Detach(_ context.Context, _ principal.Principal, ref string, 
 // Explain implements api.Gate.
 func (r *Recorder) Explain(
 	_ context.Context, _ principal.Principal, ref string, e execapi.ExecParams,
-) (policy.Decision, bool, bool, error) {
-	return policy.Decision{}, false, false, r.note("Explain", ref, e)
+) (rules.Decision, bool, bool, error) {
+	return rules.Decision{}, false, false, r.note("Explain", ref, e)
 }
 
 // ListCommands implements api.Gate.

@@ -1,8 +1,0 @@
-package turnstile
-
-// Names is how many names are remembered.
-func (t *Turns) Names() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.of)
-}

@@ -1,4 +1,0 @@
-package flow
-
-// Settle waits for what the gate does beside requests.
-func (f *Flow) Settle() { f.gate.Settle() }

@@ -1,6 +1,0 @@
-package pages
-
-// Own and Span are for the test.
-var Own = own
-
-type Span = span
