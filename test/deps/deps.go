@@ -142,34 +142,42 @@ func (g Graph) Importers(path string) []string {
 	return by
 }
 
-// Upward returns the imports within this module that go to a higher tier, or to a
-// package of the same tier that is not in the same family, and packages that stand in no tier. A
-// family is a package and those below it, and what its entry names beside.
-func (g Graph) Upward(tiers []Tier) []string {
+// Row is a rule about what a room, a package with those below it, or sdk and cmd may import directly. All rows that
+// are about a package hold for it.
+type Row struct {
+	// Path is below the module.
+	Path string
+	// Level is above 0 for a room: it imports itself and rooms of a lower level. A package of no room is a breach.
+	Level int
+	// Only, if there are any, are the rooms and packages of this module that it may import beside itself.
+	Only []string
+	// Not are packages that it may not import, of this module (internal/…) or not. With a slash at the end all below
+	// are meant too.
+	Not []string
+	Why string
+}
+
+func within(path, of string) bool { return path == of || strings.HasPrefix(path, of+"/") }
+
+// Breaches returns the imports within this module that a row forbids, and packages below internal that stand in no room.
+func (g Graph) Breaches(rows []Row) []string {
 	var bad []string
 	for path, pkg := range g {
 		name, ours := strings.CutPrefix(path, Module+"/")
-		if !ours || !strings.HasPrefix(name, "internal/") {
+		if !ours {
 			continue
 		}
-		own, ok := place(tiers, name)
-		if !ok {
-			bad = append(bad, path+": stands in no tier")
-			continue
+		if _, ok := room(rows, name); !ok && within(name, "internal") {
+			bad = append(bad, name+" stands in no room")
 		}
-		for _, imp := range pkg.Imports {
-			other, ours := strings.CutPrefix(imp, Module+"/")
-			if !ours || !strings.HasPrefix(other, "internal/") {
+		for _, r := range rows {
+			if !within(name, r.Path) {
 				continue
 			}
-			to, ok := place(tiers, other)
-			if !ok {
-				continue // reported as itself
-			}
-			switch {
-			case to.Level < own.Level, to.Name == own.Name, slices.Contains(own.With, to.Name):
-			default:
-				bad = append(bad, fmt.Sprintf("%s (tier %d) imports %s (tier %d)", name, own.Level, other, to.Level))
+			for _, imp := range pkg.Imports {
+				if !r.allows(rows, imp) {
+					bad = append(bad, fmt.Sprintf("%s imports %s: %s: %s", name, strings.TrimPrefix(imp, Module+"/"), r.Path, r.Why))
+				}
 			}
 		}
 	}
@@ -177,23 +185,42 @@ func (g Graph) Upward(tiers []Tier) []string {
 	return bad
 }
 
-// Tier places a package, and what is below it, on a level.
-type Tier struct {
-	Name  string
-	Level int
-	// With names packages of the same level that it may import.
-	With []string
-}
-
-func place(tiers []Tier, name string) (Tier, bool) {
-	best := -1
-	for i, t := range tiers {
-		if (name == t.Name || strings.HasPrefix(name, t.Name+"/")) && (best < 0 || len(t.Name) > len(tiers[best].Name)) {
-			best = i
+// Idle returns the rows that are about no package.
+func (g Graph) Idle(rows []Row) []string {
+	var idle []string
+	for _, r := range rows {
+		used := false
+		for path := range g {
+			used = used || within(path, Module+"/"+r.Path)
+		}
+		if !used {
+			idle = append(idle, r.Path)
 		}
 	}
-	if best < 0 {
-		return Tier{}, false
+	return idle
+}
+
+// room returns the row of the room in which a package stands.
+func room(rows []Row, name string) (Row, bool) {
+	i := slices.IndexFunc(rows, func(r Row) bool { return r.Level > 0 && within(name, r.Path) })
+	if i < 0 {
+		return Row{}, false
 	}
-	return tiers[best], true
+	return rows[i], true
+}
+
+func (r Row) allows(rows []Row, imp string) bool {
+	name, ours := strings.CutPrefix(imp, Module+"/")
+	for _, n := range r.Not {
+		if (Rule{Path: n}).Matches(name) {
+			return false
+		}
+	}
+	if !ours || within(name, r.Path) {
+		return true
+	}
+	if to, ok := room(rows, name); ok && r.Level > 0 && to.Level >= r.Level {
+		return false
+	}
+	return r.Only == nil || slices.ContainsFunc(r.Only, func(o string) bool { return within(name, o) })
 }

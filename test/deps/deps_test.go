@@ -18,141 +18,6 @@ import (
 
 const own = deps.Module + "/"
 
-// tiers are those of docs/architecture.md. A new package needs a place here.
-var tiers = []deps.Tier{
-	{Name: "internal/base/id", Level: 0},
-	{Name: "internal/base/redact", Level: 0},
-	{Name: "internal/base/errtext", Level: 0},
-	{Name: "internal/base/build", Level: 0},
-	{Name: "internal/base/crashpoint", Level: 0},
-	{Name: "internal/base/token", Level: 0},
-	{Name: "internal/base/checkpoint", Level: 0},
-	{Name: "internal/linux/untrustedfile", Level: 0},
-	{Name: "internal/linux/wholefile", Level: 0},
-	{Name: "internal/base/startup", Level: 0},
-	{Name: "internal/base/strictjson", Level: 0},
-	{Name: "internal/base/bucket", Level: 0},
-	{Name: "internal/base/keylock", Level: 0},
-	{Name: "internal/linux/diskreserve", Level: 0},
-	{Name: "internal/base/termtext", Level: 0},
-	{Name: "internal/spec/httprule", Level: 0},
-	{Name: "internal/spec/tools", Level: 0},
-	{Name: "internal/base/fanout", Level: 0},
-	{Name: "internal/agent/vitals", Level: 0},
-	{Name: "internal/agent/messages", Level: 0},
-
-	{Name: "internal/spec/budget", Level: 1},
-	{Name: "internal/boundary/screen", Level: 1},
-	{Name: "internal/spec/principal", Level: 1},
-	{Name: "internal/spec/workspace", Level: 1},
-	{Name: "internal/policy/shell", Level: 1},
-	{Name: "internal/spec/netrule", Level: 1},
-	{Name: "internal/spec/operation", Level: 1, With: []string{"internal/spec/principal", "internal/spec/workspace"}},
-	{Name: "internal/agent/plan", Level: 1, With: []string{"internal/spec/operation"}},
-	{Name: "internal/spec/approval", Level: 1, With: []string{"internal/spec/principal", "internal/spec/operation", "internal/policy/rules"}},
-	{Name: "internal/policy/rules", Level: 1, With: []string{"internal/policy/shell"}},
-	{Name: "internal/agent/runbooks", Level: 1, With: []string{"internal/policy/rules"}},
-
-	{Name: "internal/state/audit", Level: 2},
-	{Name: "internal/state/store", Level: 2},
-	{Name: "internal/state/archivestore", Level: 2},
-	{Name: "internal/state/secret", Level: 2},
-	{Name: "internal/agent/memory", Level: 2},
-	{Name: "internal/agent/seat", Level: 2},
-	{Name: "internal/agent/sessions", Level: 2},
-	{Name: "internal/agent/settings", Level: 2},
-	{Name: "internal/agent/recommend", Level: 2},
-
-	{Name: "internal/spec/permit", Level: 3},
-	{Name: "internal/state/record", Level: 3},
-	{Name: "internal/gate/judge", Level: 3, With: []string{"internal/state/record"}},
-	{Name: "internal/wire/jsonrpc", Level: 3},
-	{Name: "internal/wire/linerpc", Level: 3},
-	{Name: "internal/linux/peercred", Level: 3},
-	{Name: "internal/linux/memrelease", Level: 3},
-	{Name: "internal/linux/cert", Level: 3},
-	{Name: "internal/linux/pidfd", Level: 3},
-	{Name: "internal/linux/pollfd", Level: 3},
-	{Name: "internal/wire/portconn", Level: 3},
-	{Name: "internal/linux/removal", Level: 3},
-	{Name: "internal/linux/logfile", Level: 3},
-	{Name: "internal/linux/relay", Level: 3, With: []string{"internal/linux/pollfd"}},
-	{Name: "internal/cli/attach", Level: 3},
-	{Name: "internal/linux/thread", Level: 3},
-	{Name: "internal/wire/webhook", Level: 3},
-	{Name: "internal/agent/llm", Level: 3},
-	{Name: "internal/egress/proxy", Level: 3},
-	{Name: "internal/linux/sealed", Level: 3},
-	{Name: "internal/wire/execapi", Level: 3},
-	{Name: "internal/wire/brokerapi", Level: 3},
-	{Name: "internal/wire/egressapi", Level: 3},
-	{Name: "internal/wire/egressapi/begin", Level: 2},
-	{Name: "internal/egress/conf", Level: 3},
-	{Name: "internal/wire/mountgrant", Level: 3},
-	{Name: "internal/wire/fdapi", Level: 3, With: []string{"internal/wire/jsonrpc", "internal/linux/pollfd"}},
-	{Name: "internal/files/archive", Level: 3},
-	{Name: "internal/wire/bridge", Level: 3},
-	{Name: "internal/linux/filetree", Level: 3},
-	{Name: "internal/agent/hosts/fleet", Level: 3},
-	{Name: "internal/files/patch", Level: 3},
-	{Name: "internal/wire/fileapi", Level: 3},
-	{Name: "internal/files/program", Level: 3, With: []string{"internal/wire/fileapi", "internal/linux/filetree", "internal/files/patch", "internal/linux/removal"}},
-	{Name: "internal/boundary/sandbox", Level: 3, With: []string{"internal/linux/sealed", "internal/linux/thread"}},
-	{Name: "internal/boundary/hostrun", Level: 3, With: []string{"internal/linux/pidfd", "internal/boundary/sandbox"}},
-	// What an error is called on the wire: data, beside the API that it is for.
-	{Name: "internal/wire/errcode", Level: 3},
-
-	{Name: "internal/boundary/broker", Level: 4},
-	{Name: "internal/boundary/executor", Level: 4},
-	{Name: "internal/egress", Level: 4},
-	{Name: "internal/boundary/runtime", Level: 4},
-	{Name: "internal/agent/hosts/jobs", Level: 4},
-	{Name: "internal/agent/hosts/remotepatch", Level: 4},
-	{Name: "internal/service/archiver", Level: 4, With: []string{"internal/boundary/runtime"}},
-	{Name: "internal/service/filerun", Level: 4, With: []string{"internal/boundary/runtime"}},
-
-	{Name: "internal/cli/watch", Level: 5},
-	{Name: "internal/cli/chatui", Level: 5},
-	{Name: "internal/surface/acp", Level: 5},
-	{Name: "internal/agent/linuxagent", Level: 5},
-	{Name: "internal/surface/authn", Level: 5},
-	{Name: "internal/state/telemetry", Level: 5},
-	{Name: "internal/state/config", Level: 5},
-	{Name: "internal/egress/ways", Level: 5, With: []string{"internal/state/config"}},
-	{Name: "internal/gate", Level: 5},
-	{Name: "internal/service/events", Level: 5, With: []string{"internal/gate"}},
-	{Name: "internal/service/approvals", Level: 5, With: []string{"internal/gate", "internal/service/events"}},
-	{Name: "internal/service/tokens", Level: 5, With: []string{"internal/gate"}},
-	{Name: "internal/service/secrets", Level: 5, With: []string{"internal/gate"}},
-	{Name: "internal/service/models", Level: 5, With: []string{"internal/egress/ways", "internal/gate"}},
-	{Name: "internal/service/audits", Level: 5, With: []string{"internal/gate", "internal/service/events"}},
-	{Name: "internal/service/lifecycle", Level: 5, With: []string{"internal/gate"}},
-	{Name: "internal/service/archives", Level: 5, With: []string{"internal/gate", "internal/service/lifecycle"}},
-	{Name: "internal/service/commands", Level: 5, With: []string{"internal/gate", "internal/service/lifecycle"}},
-	{Name: "internal/service/files", Level: 5, With: []string{"internal/gate", "internal/service/lifecycle"}},
-	{Name: "internal/service/ports", Level: 5, With: []string{"internal/gate", "internal/service/lifecycle"}},
-	{Name: "internal/agent/turns", Level: 5, With: []string{"internal/service/commands", "internal/service/files", "internal/gate", "internal/service/lifecycle"}},
-	{Name: "internal/agent/tasks", Level: 5, With: []string{"internal/service/commands", "internal/gate", "internal/service/lifecycle", "internal/agent/turns"}},
-	{Name: "internal/service/oneshot", Level: 5, With: []string{"internal/gate"}},
-	{Name: "internal/service/upkeep", Level: 5, With: []string{"internal/service/archives", "internal/service/approvals", "internal/service/audits", "internal/service/events", "internal/gate", "internal/service/lifecycle"}},
-	{Name: "internal/daemon/compose", Level: 5, With: []string{"internal/egress/ways",
-		"internal/service/archives", "internal/service/approvals", "internal/service/audits", "internal/service/commands", "internal/service/events", "internal/service/files", "internal/gate", "internal/service/lifecycle", "internal/service/models", "internal/service/ports", "internal/service/secrets", "internal/agent/tasks", "internal/service/tokens",
-		"internal/agent/turns", "internal/service/upkeep",
-	}},
-	{Name: "internal/surface/api", Level: 5, With: []string{"internal/surface/authn"}},
-	{Name: "internal/surface/e2b", Level: 5, With: []string{"internal/surface/api", "internal/surface/authn"}},
-	{Name: "internal/surface/taskmcp", Level: 5, With: []string{"internal/surface/api", "internal/surface/mcp", "internal/agent/tasks"}},
-	{Name: "internal/daemon", Level: 5, With: []string{
-		"internal/surface/api", "internal/service/audits", "internal/surface/authn", "internal/state/config", "internal/surface/e2b", "internal/egress/ways", "internal/daemon/compose", "internal/gate", "internal/service/lifecycle", "internal/rootless", "internal/surface/taskmcp", "internal/state/telemetry",
-	}},
-	{Name: "internal/rootless", Level: 5, With: []string{"internal/egress/ways", "internal/service/approvals", "internal/state/config", "internal/gate", "internal/service/oneshot"}},
-	{Name: "internal/cli/fast", Level: 5, With: []string{"internal/rootless"}},
-	{Name: "internal/surface/mcp", Level: 5},
-	{Name: "internal/agent/loop", Level: 5},
-	{Name: "internal/agent/hosts/steps", Level: 5},
-	{Name: "internal/cli", Level: 5, With: []string{"internal/cli/chatui", "internal/surface/acp", "internal/cli/fast", "internal/agent/linuxagent", "internal/surface/mcp", "internal/rootless", "internal/agent/hosts/steps", "internal/cli/watch"}},
-}
-
 // privileged is what both processes with rights of their own may link.
 var privileged = []deps.Rule{
 	{own + "internal/base/id", "names are validated again on this side"},
@@ -227,12 +92,15 @@ func TestPrivilegedBinaries(t *testing.T) {
 	}
 }
 
-func TestTiers(t *testing.T) {
+func TestRooms(t *testing.T) {
 	g := load(t)
-	for _, bad := range g.Upward(tiers) {
+	for _, bad := range g.Breaches(rows) {
 		t.Error(bad)
 	}
-	if by := g.Importers(own + "internal/daemon"); !slices.Equal(by, []string{deps.Module + "/cmd/carreld"}) {
+	for _, idle := range g.Idle(rows) {
+		t.Errorf("the row %s is about no package: take it off the table", idle)
+	}
+	if by := g.Importers(own + "internal/daemon"); !slices.Equal(by, []string{own + "cmd/carreld"}) {
 		t.Errorf("internal/daemon is imported by %v: only cmd/carreld may", by)
 	}
 }
@@ -267,7 +135,7 @@ func TestClientsLinkNoServer(t *testing.T) {
 	}
 }
 
-// notPure is what a decision may not look at.
+// notPure is what the pure packages may not look at.
 var notPure = []deps.Rule{
 	{"os/", "the machine"},
 	{"net", "the network"},
@@ -281,7 +149,7 @@ var notPure = []deps.Rule{
 	{"runtime/", "the process"},
 }
 
-// pureLibraries are those that a decision may link.
+// pureLibraries are those that the pure packages may link.
 var pureLibraries = []deps.Rule{
 	{"github.com/containerd/errdefs", "the kinds of error"},
 	{"mvdan.cc/sh/v3/syntax", "parses shell text, and neither runs nor expands it"},
@@ -294,27 +162,29 @@ var pureLibraries = []deps.Rule{
 // clocks are what package time offers beside its types.
 var clocks = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker", "LoadLocation"}
 
-func TestTier1IsPure(t *testing.T) {
+func TestPure(t *testing.T) {
 	g := load(t)
-	for _, tier := range tiers {
-		if tier.Level != 1 {
-			continue
-		}
-		p, ok := g[own+tier.Name]
-		if !ok {
-			t.Errorf("tier 1 names %s, which is not there", tier.Name)
-			continue
-		}
-		for _, bad := range impure(t, p.Dir, p.GoFiles) {
-			t.Errorf("%s: %s", tier.Name, bad)
-		}
-		for path := range g.Linked(p.ImportPath) {
-			if g[path].Standard || strings.HasPrefix(path, deps.Module) {
+	for _, name := range pure {
+		found := false
+		for path, p := range g {
+			if path != own+name && !strings.HasPrefix(path, own+name+"/") {
 				continue
 			}
-			if _, ok := deps.Match(pureLibraries, path); !ok {
-				t.Errorf("%s links %s: not among the libraries of tier 1", tier.Name, path)
+			found = true
+			for _, bad := range impure(t, p.Dir, p.GoFiles) {
+				t.Errorf("%s: %s", path, bad)
 			}
+			for linked := range g.Linked(path) {
+				if g[linked].Standard || strings.HasPrefix(linked, deps.Module) {
+					continue
+				}
+				if _, ok := deps.Match(pureLibraries, linked); !ok {
+					t.Errorf("%s links %s: not among the libraries of what is pure", path, linked)
+				}
+			}
+		}
+		if !found {
+			t.Errorf("%s is not there", name)
 		}
 	}
 }
@@ -418,28 +288,51 @@ func TestPlanted(t *testing.T) {
 			}
 		}
 	})
-	t.Run("tiers", func(t *testing.T) {
-		for want, g := range map[string]deps.Graph{
-			"internal/base/id (tier 0) imports internal/gate (tier 5)":                            {own + "internal/base/id": {Imports: []string{own + "internal/gate"}}},
-			"internal/gate (tier 5) imports internal/surface/api (tier 5)":                        {own + "internal/gate": {Imports: []string{own + "internal/surface/api"}}},
-			"internal/boundary/sandbox/launch (tier 3) imports internal/boundary/broker (tier 4)": {own + "internal/boundary/sandbox/launch": {Imports: []string{own + "internal/boundary/broker"}}},
-			own + "internal/handy: stands in no tier":                                             {own + "internal/handy": {}},
-			"internal/state/store (tier 2) imports internal/wire/jsonrpc (tier 3)":                {own + "internal/state/store": {Imports: []string{own + "internal/wire/jsonrpc"}}},
-			"internal/boundary/runtime (tier 4) imports internal/boundary/broker (tier 4)":        {own + "internal/boundary/runtime": {Imports: []string{own + "internal/boundary/broker"}}},
-		} {
-			if got := g.Upward(tiers); !slices.Equal(got, []string{want}) {
-				t.Errorf("got %q, want %q", got, want)
+	t.Run("each row", func(t *testing.T) {
+		g := load(t)
+		for _, r := range rows {
+			var planted []string
+			for _, to := range rows {
+				if r.Level > 0 && to.Level >= r.Level && to.Path != r.Path {
+					planted = append(planted, own+to.Path+"/planted")
+				}
+			}
+			if r.Only != nil {
+				planted = append(planted, own+"internal/planted")
+			}
+			for _, n := range r.Not {
+				if strings.HasPrefix(n, "internal/") || strings.HasPrefix(n, "sdk") {
+					n = own + n
+				}
+				planted = append(planted, strings.TrimSuffix(n, "/"))
+			}
+			if len(planted) == 0 && r.Level == 0 {
+				t.Errorf("the row %s forbids nothing", r.Path)
+			}
+			for _, imp := range planted {
+				one := deps.Graph{own + r.Path + "/planted": {Imports: []string{imp}}}
+				if !slices.ContainsFunc(one.Breaches(rows), func(s string) bool { return strings.HasSuffix(s, ": "+r.Path+": "+r.Why) }) {
+					t.Errorf("%s may import %s", r.Path, imp)
+				}
 			}
 		}
-		fine := deps.Graph{own + "internal/boundary/sandbox/launch": {Imports: []string{own + "internal/boundary/sandbox", own + "internal/spec/workspace", "os"}}}
-		if got := fine.Upward(tiers); len(got) != 0 {
+		if got := (deps.Graph{own + "internal/handy": {}}).Breaches(rows); !slices.Equal(got, []string{"internal/handy stands in no room"}) {
+			t.Errorf("got %q", got)
+		}
+		fine := deps.Graph{own + "internal/boundary/sandbox/launch": {Imports: []string{
+			own + "internal/boundary/sandbox", own + "internal/spec/workspace", "os",
+		}}}
+		if got := fine.Breaches(rows); len(got) != 0 {
 			t.Errorf("refused %q", got)
 		}
-		g := deps.Graph{
-			deps.Module + "/cmd/carreld": {Imports: []string{own + "internal/daemon"}},
-			own + "internal/cli":         {Imports: []string{own + "internal/daemon"}},
+		if got := g.Idle([]deps.Row{{Path: "internal/gone"}, {Path: "internal/gate"}}); !slices.Equal(got, []string{"internal/gone"}) {
+			t.Errorf("idle are %q", got)
 		}
-		if by := g.Importers(own + "internal/daemon"); len(by) != 2 {
+		by := deps.Graph{
+			own + "cmd/carreld":  {Imports: []string{own + "internal/daemon"}},
+			own + "internal/cli": {Imports: []string{own + "internal/daemon"}},
+		}.Importers(own + "internal/daemon")
+		if len(by) != 2 {
 			t.Errorf("an importer of daemon was overlooked: %v", by)
 		}
 	})
