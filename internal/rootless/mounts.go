@@ -100,6 +100,12 @@ func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace, git bool
 		}
 	}()
 	home, _ := os.UserHomeDir()
+	var writable []string
+	for _, m := range mounts {
+		if !m.ReadOnly {
+			writable = append(writable, m.Source)
+		}
+	}
 	for _, m := range mounts {
 		dir, err := openDir(m.Source)
 		if err != nil {
@@ -122,7 +128,7 @@ func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace, git bool
 			return projects, err
 		}
 		if git {
-			if projects, err = s.openGit(projects, name); err != nil {
+			if projects, err = s.openGit(projects, name, writable); err != nil {
 				return projects, err
 			}
 		}
@@ -132,10 +138,10 @@ func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace, git bool
 
 // openGit gives the last of projects a git directory of the workspace's own, if it is a repository that can
 // have one. Where it is, is noted before.
-func (s *state) openGit(projects []launch.Project, name id.Workspace) ([]launch.Project, error) {
+func (s *state) openGit(projects []launch.Project, name id.Workspace, writable []string) ([]launch.Project, error) {
 	p := &projects[len(projects)-1]
 	n := gitNote{p.Dir.Name(), filepath.Join(s.dir, "git", fmt.Sprintf("%s-%d", name, len(projects)))}
-	repo, err := gitdir.Prepare(n.Source, n.Dir, name, func() error {
+	repo, err := gitdir.Prepare(n.Source, n.Dir, name, writable, func() error {
 		s.note.Git = append(s.note.Git, n)
 		return s.alone(s.write)
 	})

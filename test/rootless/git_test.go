@@ -1,7 +1,9 @@
 package rootless_test
 
 import (
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -19,37 +21,172 @@ func TestGitInside(t *testing.T) {
 			t.Errorf("on the host, %s: %+v, want %q", script, r, want)
 		}
 	}
-	in := func(script, want string) {
+	// said is what carrel says at the end, a part each.
+	in := func(script, want string, said ...string) {
 		t.Helper()
-		if r := u.inside(as[:strings.Index(as, "cd ")] + script); r.code != 0 || strings.TrimSpace(r.out) != want || r.err != "" {
+		r := u.inside(as[:strings.Index(as, "cd ")] + script)
+		if r.code != 0 || strings.TrimSpace(r.out) != want || len(said) == 0 && r.err != "" || strings.Count(r.err, "\n") > len(said) {
 			t.Errorf("inside, %s: %+v, want %q", script, r, want)
+		}
+		for _, s := range said {
+			if !strings.Contains(r.err, s) {
+				t.Errorf("inside, %s: it does not say %q: %q", script, s, r.err)
+			}
 		}
 	}
 	sh("git checkout -q -b main; echo 1 > f; echo 1 > g; git add f g; git commit -qm one; git gc -q", "")
-	in("git status --short; echo 2 > f; git commit -qam two; git log --format=%s", "two\none")
+	in("git status --short; echo 2 > f; git commit -qam two; git log --format=%s", "two\none", "project: main moved from ")
 	sh("git log --format=%s; git status --short; git reflog -1 --format=%gs; ls -A .git | grep -c carrel; git fsck", "two\none\ncarrel run\n0")
 	in("git checkout -qb side; echo 3 > h; git add h; git commit -qm three; git checkout -q main; echo 4 > g; git commit -qam four; "+
-		"git merge -q --no-edit side; git tag v1; git tag -am v2 v2; git log --format=%s -1; git worktree list | wc -l", "Merge branch 'side'\n1")
-	sh("git status --short; git branch --format='%(refname:short)'; git tag; git log --oneline | wc -l", "main\nside\nv1\nv2\n5")
-	in("git checkout -q side; echo 5 > h; git commit -qam five; git rebase -q main; git log --format=%s -2 | head -1", "five")
-	sh("git rev-parse --abbrev-ref HEAD; git status --short; git merge-base --is-ancestor main side && echo yes", "side\nyes")
-	in("git checkout -q main; git branch -q -D v1 2>/dev/null; git gc -q 2>/dev/null && git prune; echo 6 > f; git stash -q; git stash list | wc -l; git checkout -q v1", "1")
-	sh("git branch --format='%(refname)'; git stash list --format=%gd; git rev-parse --abbrev-ref HEAD; cat f; git stash pop -q; cat f; git checkout -qf main",
-		"(no branch)\nrefs/heads/main\nrefs/heads/side\nstash@{0}\nHEAD\n2\n6")
+		"git merge -q --no-edit side; git tag v1; git tag -am v2 v2; git log --format=%s -1; git worktree list | wc -l", "Merge branch 'side'\n1",
+		", side is new at ", "not taken over: tags/v1, tags/v2;")
+	sh("git status --short; git branch --format='%(refname:short)'; git tag; git log --oneline | wc -l; git for-each-ref refs/carrel | wc -l", "main\nside\n5\n2")
+	// A branch that was checked out inside moves, and the host stays on its own until it is told.
+	in("git checkout -q side; echo 5 > h; git commit -qam five; git rebase -q main; git log --format=%s -2 | head -1", "five",
+		"side moved from ", "git symbolic-ref HEAD refs/heads/side && git reset -q switches too")
+	sh("git rev-parse --abbrev-ref HEAD; git symbolic-ref HEAD refs/heads/side && git reset -q; git status --short; "+
+		"git merge-base --is-ancestor main side && echo yes; git checkout -q main", "main\nyes")
+	in("git gc -q 2>/dev/null && git prune; echo 6 > f; git stash -q; git stash list | wc -l; git checkout -q HEAD~1 2>/dev/null", "1", "not taken over: HEAD, stash;")
+	sh("git branch --format='%(refname)'; git stash list --format=%gd; git rev-parse --abbrev-ref HEAD; git checkout -qf main; "+
+		"git for-each-ref --format='%(refname)' refs/carrel | sed 's,.*run-[0-9a-f]*/,,' | sort", "refs/heads/main\nrefs/heads/side\nmain\nHEAD\nstash\ntags/v1\ntags/v2")
 	// What is removed inside stays on the host, and the person hears of it.
-	for _, remove := range []string{"git checkout -q main; git branch -D side", "rm -r .git 2>/dev/null; true", "rm -r .git/refs .git/packed-refs .git/logs"} {
+	for _, remove := range []string{"git branch -q -D side", "rm -r .git 2>/dev/null; true", "rm -r .git/refs .git/packed-refs .git/logs"} {
 		if r := u.inside(remove); r.code != 0 || !strings.Contains(r.err, "removed inside stay here") && !strings.Contains(r.err, "no repository any more") {
 			t.Errorf("inside, %s: %+v", remove, r)
 		}
-		sh("git branch --format='%(refname)'; git tag; git log --format=%s -1; git fsck --no-dangling", "refs/heads/main\nrefs/heads/side\nv1\nv2\nMerge branch 'side'")
+		sh("git branch --format='%(refname)'; git log --format=%s -1; git fsck --no-dangling", "refs/heads/main\nrefs/heads/side\nMerge branch 'side'")
 	}
 	// What a person has staged stays staged.
-	sh("echo staged > g; git add g; echo more > new", "")
-	in("git stash -q; echo 7 > f; git commit -qam seven; git stash pop -q --index", "")
+	sh("git for-each-ref --format='delete %(refname)' refs/carrel | git update-ref --stdin; echo staged > g; git add g; echo more > new", "")
+	in("git stash -q; echo 7 > f; git commit -qam seven; git stash pop -q --index", "", "main moved from ")
 	sh("git status --short; git log -1 --format=%s; git for-each-ref refs/carrel", "M  g\n?? new\nseven")
 	if got := u.sh("ls -A .local/state/carrel/git .local/state/carrel/runs").out; got != ".local/state/carrel/git:\n\n.local/state/carrel/runs:\n.lock\n" {
 		t.Errorf("left: %q", got)
 	}
+}
+
+// What a command does to refs that a person trusts by their names stays below refs/carrel, and is named.
+func TestGitTrust(t *testing.T) {
+	if !has("git") {
+		t.Skip("skipped: no git on this host; apt-get install --no-install-recommends git")
+	}
+	u := newUser(t)
+	const as = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; "
+	const evil = "echo evil > f; git commit -qam evil; "
+	for name, c := range map[string]struct {
+		script string
+		// apart is the name below refs/carrel/RUN, or that of a branch that is taken.
+		apart, taken string
+	}{
+		"a new branch":                        {script: evil + "git branch topic", taken: "topic"},
+		"a new tag":                           {script: evil + "git tag v2", apart: "tags/v2"},
+		"a tag that is moved":                 {script: evil + "git tag -f v1", apart: "tags/v1"},
+		"a tag that is deleted and made":      {script: evil + "git tag -d v1; git tag -am v1 v1", apart: "tags/v1"},
+		"a branch that was not checked out":   {script: evil + "git branch -f release HEAD", apart: "heads/release"},
+		"the same by a push":                  {script: evil + "git push -q . HEAD:release", apart: "heads/release"},
+		"a branch like a tag":                 {script: evil + "git branch v1", apart: "heads/v1"},
+		"a branch like a remote":              {script: evil + "git branch origin", apart: "heads/origin"},
+		"a branch below a remote":             {script: evil + "git branch origin/main", apart: "heads/origin/main"},
+		"a branch that only the remote has":   {script: evil + "git branch --no-track feature", apart: "heads/feature"},
+		"a branch like an abbreviated commit": {script: evil + "git branch $(git rev-parse --short HEAD~1)", apart: "heads/"},
+		"a branch like git describe":          {script: evil + "git branch v1-0-g$(git rev-parse --short HEAD~1)", apart: "heads/v1-0-g"},
+		"a branch like a namespace":           {script: evil + "git branch tags/v1", apart: "heads/tags/v1"},
+		"a branch like the stash":             {script: evil + "git branch stash", apart: "heads/stash"},
+		"a branch like a file of git":         {script: evil + "git branch config", apart: "heads/config"},
+		"a branch like what git keeps":        {script: evil + "git update-ref refs/heads/FETCH_HEAD HEAD", apart: "heads/FETCH_HEAD"},
+		"a branch in other letters":           {script: evil + "git branch Release", apart: "heads/Release"},
+		"notes":                               {script: evil + "git notes add -m evil HEAD~1", apart: "notes/commits"},
+		"a stash":                             {script: "echo evil > f; git stash -q", apart: "stash"},
+		"another HEAD":                        {script: "git checkout -q release", apart: "-"},
+		"no branch":                           {script: "git checkout -q --detach; " + evil, apart: "HEAD"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u.t = t
+			u.sh(as + "rm -rf project origin.git; git init -q -b main project; cd project; echo 1 > f; git add f; git commit -qm one; git tag v1; git branch release; " +
+				"git branch feature; git init -q --bare ../origin.git; git remote add origin ../origin.git; git push -q origin main feature; git branch -q -D feature")
+			const refs = "git -C project for-each-ref --format='%(refname) %(objectname)' | grep -v refs/carrel; cat project/.git/HEAD"
+			before := strings.Split(u.sh(refs).out, "\n")
+			r := u.inside(as + c.script)
+			if r.code != 0 {
+				t.Fatalf("inside: %+v", r)
+			}
+			after := strings.Split(u.sh(refs).out, "\n")
+			var changed []string
+			for _, line := range after {
+				ref, _, _ := strings.Cut(line, " ")
+				if !slices.Contains(before, line) && ref != "refs/heads/main" && ref != "refs/heads/"+c.taken {
+					changed = append(changed, ref)
+				}
+			}
+			if len(changed) > 0 {
+				t.Errorf("it changed %q: %s", changed, r.err)
+			}
+			if c.taken != "" && (!strings.Contains(r.err, c.taken+" is new at") || !strings.Contains(strings.Join(after, "\n"), "refs/heads/"+c.taken+" ")) {
+				t.Errorf("%s is not taken: %s", c.taken, r.err)
+			}
+			if c.apart == "-" {
+				if !strings.Contains(r.err, "main is still checked out here") {
+					t.Errorf("it does not say so: %q", r.err)
+				}
+				return
+			}
+			if c.apart == "" {
+				return
+			}
+			kept := u.sh("git -C project for-each-ref --format='%(refname)' refs/carrel").out
+			if !strings.Contains(kept, "/"+c.apart) || !strings.Contains(r.err, strings.TrimPrefix(c.apart, "heads/")) || !strings.Contains(r.err, "not taken over") {
+				t.Errorf("%s is not kept and named: %q, %q", c.apart, kept, r.err)
+			}
+		})
+	}
+	u.t = t
+}
+
+// What the host's configuration takes from the tree is not obeyed by carrel's own git when a run ends. Nobody does anything on the
+// host: a mark is there already when the run has ended.
+func TestGitOfCarrelObeysNoTree(t *testing.T) {
+	if !has("git") {
+		t.Skip("skipped: no git on this host; apt-get install --no-install-recommends git")
+	}
+	u := newUser(t)
+	const as = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; "
+	const commit = "; echo 2 > f; git commit -qam two; git checkout -q -b b; echo 3 > f; git commit -qam three; git checkout -q main; git merge -q b; git tag t"
+	evil := u.home + "/evil"
+	for name, c := range map[string]struct{ host, inside string }{
+		"an included file with insteadOf": {
+			"git config include.path ../inc; touch inc; git add inc",
+			"git config -f inc core.sshCommand EVIL; git config -f inc url.ssh://evil/.insteadOf /; git config -f inc protocol.allow always",
+		},
+		"an included file with fsmonitor": {"git config include.path ../inc; touch inc; git add inc", "git config -f inc core.fsmonitor 'EVIL; true'"},
+		"an included file that is absent": {"git config include.path ../inc", "git config -f inc core.fsmonitor 'EVIL; true'; git config -f inc filter.x.clean 'EVIL; cat'; echo '* filter=x' > .gitattributes"},
+		"a filter that lies in the tree": {
+			"git config filter.x.clean ./clean; printf '#!/bin/sh\ncat' > clean; chmod +x clean; echo 'f filter=x' > .gitattributes; git add clean .gitattributes",
+			"printf '#!/bin/sh\ntouch HOST/owned\ncat' > clean; rm -f .git/index; git read-tree HEAD",
+		},
+		"hooks that lie in the tree": {
+			"git config core.hooksPath .githooks; mkdir .githooks",
+			"for h in reference-transaction post-index-change post-checkout; do echo 'EVIL 2>/dev/null; exit 0' > .githooks/$h; chmod +x .githooks/$h; done",
+		},
+		"a git that lies in the tree":     {"mkdir bin; cp $(command -v git) bin/git", "printf '#!/bin/sh\ntouch HOST/owned\nexec /usr/bin/git \"$@\"' > bin/git"},
+		"a library that lies in the tree": {"mkdir lib", "printf x > lib/libz.so.1; printf x > lib/libpcre2-8.so.0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u.t = t
+			fill := strings.NewReplacer("EVIL", evil, "HOST", u.home).Replace
+			u.sh("printf '#!/bin/sh\ntouch " + u.home + "/owned\n' > evil; chmod +x evil; rm -rf project owned; " + as +
+				"git init -q -b main project; cd project; echo 1 > f; git add f; " + fill(c.host) + "; git commit -qm one; rm -f ../owned")
+			cmd := u.command("project", filepath.Join(programs, "carrel"), "run", "--here", "--", "sh", "-c", as+fill(c.inside)+commit)
+			cmd.Env = append(slices.Clone(cmd.Env), "PATH="+u.home+"/project/bin:"+os.Getenv("PATH"), "LD_LIBRARY_PATH="+u.home+"/project/lib")
+			r := finish(cmd, "")
+			if r.code != 0 {
+				t.Fatalf("inside: %+v", r)
+			}
+			if got := u.sh("ls owned; git -C project log -1 --format=%s main").out; got != "three\n" {
+				t.Errorf("left, and taken over: %q; %s", got, r.err)
+			}
+		})
+	}
+	u.t = t
 }
 
 // plants are scripts that leave something in a repository that the host's git runs or trusts. EVIL is a program

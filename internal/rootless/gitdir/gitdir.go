@@ -15,7 +15,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -27,7 +26,8 @@ import (
 )
 
 //	<state>/git/NAME-0/own   the workspace's, shown as .git
-//	<state>/git/NAME-0/in    a repository made here, with what own has that can be fetched
+//	<state>/git/NAME-0/in    a repository made here, with the objects of own
+//	<state>/git/NAME-0/put   a repository made here, whose refs are the host's
 //
 // In own:
 //
@@ -46,8 +46,8 @@ type Repo struct {
 	// name is of the workspace, and at the directory with both repositories.
 	name id.Workspace
 	at   string
-	// git is the host's program.
-	git string
+	// program is the host's git.
+	program string
 	// before are the refs that the workspace began with.
 	before refs
 }
@@ -66,10 +66,11 @@ var copied = []string{"info", "logs", "refs"}
 var unsupported = []string{"rebase-merge", "rebase-apply", "commondir", "config.worktree"}
 
 // Prepare makes a git directory at a place that does not exist yet, of which begin is told before. It returns
-// nil if work is no repository that can have one: then its .git stays read-only.
-func Prepare(work, at string, name id.Workspace, begin func() error) (r *Repo, err error) {
+// nil if work is no repository that can have one: then its .git stays read-only. writable are the directories of the host that
+// commands can write, work among them.
+func Prepare(work, at string, name id.Workspace, writable []string, begin func() error) (r *Repo, err error) {
 	r = &Repo{Work: work, name: name, at: at}
-	if r.git, err = exec.LookPath("git"); err != nil {
+	if r.program, err = program(writable); err != nil {
 		return nil, nil //nolint:nilerr // without git on the host nobody commits in it
 	}
 	if st, err := os.Lstat(r.HostGit()); err != nil || !st.IsDir() {

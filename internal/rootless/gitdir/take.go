@@ -4,55 +4,24 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/linux/removal"
 )
 
-// patience bounds each call of git: a workspace chooses how much there is to fetch.
-const patience = 5 * time.Minute
-
-// settings are those of each call. What is fetched is checked as from any stranger, and no program of the
-// repository's own is asked.
-var settings = []string{
-	"core.hooksPath=/dev/null", "core.fsmonitor=false", "gc.auto=0", "maintenance.auto=false", "fetch.fsckObjects=true",
-	"fetch.recurseSubmodules=false", "fetch.writeCommitGraph=false", "log.showSignature=false", "protocol.file.allow=always",
-}
-
-// run runs the host's git on the host's repository, and returns its output.
-func (r *Repo) run(ctx context.Context, stdin string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	all := []string{"--git-dir=" + r.HostGit(), "--work-tree=" + r.Work, "--no-pager"}
-	for _, s := range settings {
-		all = append(all, "-c", s)
-	}
-	c := exec.CommandContext(ctx, r.git, append(all, args...)...)
-	c.Dir, c.Stdin = "/", strings.NewReader(stdin)
-	c.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GIT_") })
-	c.Env = append(c.Env, "GIT_TERMINAL_PROMPT=0", "LC_ALL=C")
-	var said bytes.Buffer
-	c.Stderr = &said
-	out, err := c.Output()
-	if err != nil {
-		err = fmt.Errorf("git %s: %.500s: %w", args[0], strings.TrimSpace(said.String()), err)
-	}
-	return string(out), err
-}
-
-// Take has the host fetch what the workspace committed, and moves its branches as the workspace did.
-// Nothing of the workspace may run any more. It says what a person has to know; the git directory is
-// removed, unless something in it could not be taken.
+// Take puts what the workspace committed into the host's repository, and moves the branches that it was on. Everything
+// else that it did to refs stays below refs/carrel/NAME. Nothing of the workspace may run any more. It says what moved
+// and what a person has to know; the git directory is removed, unless something in it could not be taken.
 func (r *Repo) Take(ctx context.Context) (notes []string, err error) {
 	root, err := os.OpenRoot(r.at)
 	if err != nil {
@@ -82,39 +51,36 @@ func (r *Repo) Take(ctx context.Context) (notes []string, err error) {
 		note("%d branches or tags were not taken over, as a name may have letters, digits and . _ + @ = # , - only; the first is %.100q",
 			len(odd), odd[0])
 	}
-	c := r.changes(now)
-	if len(c) == 0 && now["HEAD"] == r.before["HEAD"] {
+	list := r.changes(now)
+	if len(list) == 0 && now["HEAD"] == r.before["HEAD"] {
 		return notes, removal.Path(ctx, r.at)
 	}
-	if err := r.fetch(ctx, root, c, now); err != nil {
+	if err := r.keep(ctx, root, list); err != nil {
 		return notes, r.failed(err)
 	}
-	why, err := r.move(ctx, c)
+	m, err := r.judge(ctx, own, list, now)
 	if err != nil {
 		return notes, r.failed(err)
 	}
-	if why != "" {
-		note("its branches stay where they were, because %s; what was committed is below %s: see git log --all", why, r.under())
-		return notes, removal.Path(ctx, r.at)
+	if m.why == "" {
+		if m.why, err = r.move(ctx, m.moved); err != nil {
+			return notes, r.failed(err)
+		}
 	}
-	if !r.underWay() && slices.ContainsFunc(unfinished, func(name string) bool { _, err := own.Lstat(name); return err == nil }) {
-		note("a merge or rebase was not finished inside; here none is under way, and the files are as it left them")
-		now["HEAD"] = r.before["HEAD"]
-	}
-	if why, err = r.moveHead(ctx, now); err != nil {
-		return notes, r.failed(err)
-	}
-	if why != "" {
-		note("HEAD and the index stay as they are, because %s", why)
+	notes = append(notes, r.tell(m)...)
+	if m.why == "" {
+		if note := r.followIndex(ctx, own, m, now); note != "" {
+			notes = append(notes, r.Work+": "+note)
+		}
 	}
 	return notes, removal.Path(ctx, r.at)
 }
 
-// Rescue fetches what a workspace committed that was killed, and moves nothing. work, at and name are those
+// Rescue keeps what a workspace committed that was killed, and moves nothing. work, at and name are those
 // of its Prepare.
 func Rescue(ctx context.Context, work, at string, name id.Workspace) (note string, err error) {
 	r := &Repo{Work: work, name: name, at: at, before: refs{}}
-	if r.git, err = exec.LookPath("git"); err != nil {
+	if r.program, err = program([]string{work}); err != nil {
 		return "", fmt.Errorf("cannot find git: %w", err)
 	}
 	root, err := os.OpenRoot(at)
@@ -133,20 +99,18 @@ func Rescue(ctx context.Context, work, at string, name id.Workspace) (note strin
 		return "", err
 	}
 	defer own.Close()
-	list, err := r.run(ctx, "", "for-each-ref", "--format=%(objectname) %(refname)")
-	if err != nil {
-		return "", r.failed(err)
-	}
-	for line := range strings.Lines(list) {
-		value, name, _ := strings.Cut(strings.TrimSpace(line), " ")
-		r.before[name] = value
-	}
 	now, _, err := readRefs(own)
 	if err != nil {
 		return "", r.failed(err)
 	}
-	if c := r.changes(now); len(c) > 0 {
-		if err := r.fetch(ctx, root, c, now); err != nil {
+	if err := r.makeRepositories(root); err != nil {
+		return "", r.failed(err)
+	}
+	if r.before, err = r.hostRefs(ctx); err != nil {
+		return "", r.failed(err)
+	}
+	if list := r.changes(now); len(list) > 0 {
+		if err := r.keep(ctx, root, list); err != nil {
 			return "", r.failed(err)
 		}
 		note = fmt.Sprintf("%s: %s was killed; what it committed is below %s: see git log --all", work, name, r.under())
@@ -154,25 +118,40 @@ func Rescue(ctx context.Context, work, at string, name id.Workspace) (note strin
 	return note, removal.Path(ctx, at)
 }
 
-// under is where the refs of the workspace are fetched to.
+// hostRefs are the refs of the host as they are now.
+func (r *Repo) hostRefs(ctx context.Context) (refs, error) {
+	list, err := r.git(ctx, call{dir: put, args: []string{"for-each-ref", "--format=%(objectname) %(refname)"}})
+	all := refs{}
+	for line := range strings.Lines(list) {
+		value, name, _ := strings.Cut(strings.TrimSpace(line), " ")
+		all[name] = value
+	}
+	return all, err
+}
+
+// under is where the refs of the workspace are kept.
 func (r *Repo) under() string { return "refs/carrel/" + string(r.name) }
 
+// below is where a ref of the workspace is kept.
+func (r *Repo) below(name string) string { return r.under() + "/" + strings.TrimPrefix(name, "refs/") }
+
 func (r *Repo) failed(err error) error {
-	return fmt.Errorf("cannot take over what was committed in %s: %w; the objects are kept: git fetch %s '+refs/*:%s/*' tries again, "+
-		"and rm -r %s gives them up", r.Work, err, filepath.Join(r.at, "in"), r.under(), r.at)
+	return fmt.Errorf("cannot take over what was committed in %s: %w; the objects are kept in %s, and rm -r %s gives them up",
+		r.Work, err, filepath.Join(r.at, in, "objects"), r.at)
 }
 
 // change is what a workspace did to a ref; before is "" if it made it.
 type change struct{ name, before, now string }
 
-// changes are those to what there is now.
+// changes are those to what there is now. Of HEAD it is one only if it leads to a commit without a branch.
 func (r *Repo) changes(now refs) []change {
 	var list []change
 	for _, name := range slices.Sorted(maps.Keys(now)) {
 		c := change{name, r.before[name], now[name]}
-		if name != "HEAD" && c.before != c.now && (name != "refs/stash" || r.stashed(c)) {
-			list = append(list, c)
+		if c.before == c.now || name == "refs/stash" && !r.stashed(c) || name == "HEAD" && !object().MatchString(c.now) {
+			continue
 		}
+		list = append(list, c)
 	}
 	return list
 }
@@ -201,58 +180,98 @@ var (
 	pack  = compiled(`^own/objects/pack/pack-[0-9a-f]{40}\.(pack|idx)$`)
 )
 
-// fetch fetches what changed to refs below under, from a repository that has the workspace's objects, and
-// nothing else of it.
-func (r *Repo) fetch(ctx context.Context, root *os.Root, list []change, now refs) error {
-	for _, dir := range []string{"in/objects/info", "in/objects/pack", "in/refs"} {
-		if err := root.MkdirAll(dir, 0o700); err != nil {
-			return err
-		}
+// keep puts the objects of what changed into the host's repository, and a ref for each change below under. It takes them
+// from a repository that has the workspace's objects and nothing else of it, through git's own checks.
+func (r *Repo) keep(ctx context.Context, root *os.Root, list []change) error {
+	if err := r.makeRepositories(root); err != nil {
+		return err
 	}
-	var packed strings.Builder
-	for _, c := range list {
-		fmt.Fprintf(&packed, "%s %s\n", c.now, c.name)
-	}
-	if object().MatchString(now["HEAD"]) {
-		fmt.Fprintf(&packed, "%s refs/detached/HEAD\n", now["HEAD"])
-	}
-	for name, text := range map[string]string{
-		"HEAD": "ref: refs/heads/none\n", "config": "[core]\n\trepositoryformatversion = 0\n\tbare = true\n",
-		"packed-refs": packed.String(), "objects/info/alternates": r.HostGit() + "/objects\n",
-	} {
-		if err := root.WriteFile("in/"+name, []byte(text), 0o600); err != nil {
-			return err
-		}
-	}
-	if packed.Len() == 0 {
+	if len(list) == 0 {
 		return nil // HEAD alone was changed
 	}
 	err := each(root, "own/objects", 2, func(path string) error {
 		if !loose().MatchString(path) && !pack().MatchString(path) {
 			return nil
 		}
-		to := "in" + strings.TrimPrefix(path, "own")
+		to := in + strings.TrimPrefix(path, "own")
 		if err := root.Mkdir(filepath.Dir(to), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 		return root.Rename(path, to)
 	})
-	if err == nil {
-		_, err = r.run(ctx, "", "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules",
-			filepath.Join(r.at, "in"), "+refs/*:"+r.under()+"/*")
+	if err != nil {
+		return err
 	}
+	var tips, make strings.Builder
+	for _, c := range list {
+		fmt.Fprintln(&tips, c.now)
+		fmt.Fprintf(&make, "update %s %s\n", r.below(c.name), c.now)
+	}
+	if err := r.carry(ctx, root, tips.String()); err != nil {
+		return err
+	}
+	// All that the tips lead to is there.
+	if _, err := r.git(ctx, call{
+		dir: put, stdin: strings.NewReader(tips.String()), args: []string{"rev-list", "--objects", "--quiet", "--stdin", "--not", "--all"},
+	}); err != nil {
+		return err
+	}
+	_, err = r.git(ctx, call{dir: put, stdin: strings.NewReader(make.String()), args: []string{"update-ref", "-m", "carrel run", "--stdin"}})
 	return err
+}
+
+// carry packs what the tips lead to and the host had not at the start, and has the pack checked on its way into the
+// host's objects.
+func (r *Repo) carry(ctx context.Context, root *os.Root, tips string) error {
+	revs := strings.NewReader(tips + r.known())
+	f, err := root.OpenFile("new.pack", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := r.git(ctx, call{dir: in, stdin: revs, stdout: f, args: []string{"pack-objects", "--revs", "--stdout", "-q"}}); err != nil {
+		return err
+	}
+	// The header: PACK, the version, and how many objects follow (gitformat-pack(5)).
+	var header [12]byte
+	if _, err := f.ReadAt(header[:], 0); err != nil {
+		return err
+	}
+	if binary.BigEndian.Uint32(header[8:]) == 0 {
+		return nil
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	_, err = r.git(ctx, call{dir: put, stdin: f, args: []string{"index-pack", "--strict", "--stdin"}})
+	return err
+}
+
+// known are the commits that the host had at the start, as what is not to be packed.
+func (r *Repo) known() string {
+	var b strings.Builder
+	for name, value := range r.before {
+		if object().MatchString(value) && name != "refs/stash" {
+			fmt.Fprintf(&b, "^%s\n", value)
+		}
+	}
+	return b.String()
 }
 
 // none is the object of a ref that does not exist.
 const none = "0000000000000000000000000000000000000000"
 
-// move moves the host's refs as the workspace did, all or none. why says why not.
+// move moves the host's branches as the workspace did, all or none. why says why not.
 func (r *Repo) move(ctx context.Context, list []change) (why string, err error) {
+	if len(list) == 0 {
+		return "", nil
+	}
 	// A submodule is a directory in which git status does what the .git there says, and the workspace
 	// can write that.
-	added, err := r.run(ctx, "", "log", "--format=", "--raw", "--no-abbrev", "-r", "-m", "--root", "--no-renames", "--no-ext-diff",
-		"--glob="+r.under()+"/", "--not", "--exclude=refs/carrel/*", "--all")
+	added, err := r.git(ctx, call{dir: put, args: []string{
+		"log", "--format=", "--raw", "--no-abbrev", "-r", "-m", "--root", "--no-renames", "--no-ext-diff", "--no-textconv",
+		"--glob=" + r.under() + "/", "--not", "--exclude=refs/carrel/*", "--all",
+	}})
 	if err != nil {
 		return "", err
 	}
@@ -264,42 +283,45 @@ func (r *Repo) move(ctx context.Context, list []change) (why string, err error) 
 	}
 	var do strings.Builder
 	for _, c := range list {
-		fmt.Fprintf(&do, "update %s %s %s\ndelete %s/%s %s\n",
-			c.name, c.now, cmp.Or(c.before, none), r.under(), strings.TrimPrefix(c.name, "refs/"), c.now)
+		fmt.Fprintf(&do, "update %s %s %s\ndelete %s %s\n", c.name, c.now, cmp.Or(c.before, none), r.below(c.name), c.now)
 	}
-	if _, err := r.run(ctx, do.String(), "update-ref", "--create-reflog", "-m", "carrel run", "--stdin"); err != nil {
+	if _, err := r.git(ctx, call{
+		dir: put, stdin: strings.NewReader(do.String()), args: []string{"update-ref", "--create-reflog", "-m", "carrel run", "--stdin"},
+	}); err != nil {
 		return fmt.Sprintf("they were changed here too, or cannot be (%v)", err), nil
 	}
 	return "", nil
 }
 
-// moveHead moves HEAD as the workspace did, and has the index follow. why says why not.
-func (r *Repo) moveHead(ctx context.Context, now refs) (why string, err error) {
-	from, to := r.before["HEAD"], now["HEAD"]
+// followIndex has the host's index follow its branch. note says why it did not.
+func (r *Repo) followIndex(ctx context.Context, own *os.Root, m moves, now refs) (note string) {
+	branch, symbolic := strings.CutPrefix(r.before["HEAD"], "ref: ")
+	i := slices.IndexFunc(m.moved, func(c change) bool { return c.name == branch })
+	if !symbolic || i < 0 {
+		return ""
+	}
+	if r.underWay() {
+		return "a merge or rebase is under way here, so the index stays as it is"
+	}
 	b, err := os.ReadFile(filepath.Join(r.HostGit(), "HEAD"))
-	switch branch, symbolic := strings.CutPrefix(to, "ref: "); {
-	case err != nil:
-		return "", err
-	case strings.TrimSpace(string(b)) != from:
-		return "another branch was checked out here meanwhile", nil
-	case from == to:
-	case symbolic:
-		_, err = r.run(ctx, "", "symbolic-ref", "-m", "carrel run", "HEAD", branch)
-	default:
-		_, err = r.run(ctx, "delete "+r.under()+"/detached/HEAD\nupdate HEAD "+to+"\n", "update-ref", "--no-deref", "-m", "carrel run", "--stdin")
+	if err != nil || strings.TrimSpace(string(b)) != r.before["HEAD"] {
+		return "another branch was checked out here meanwhile, so the index stays as it is"
 	}
-	before, after := r.before.head(), now.head()
-	if err != nil || before == after || after == "" {
-		return "", err
+	if now["HEAD"] == r.before["HEAD"] && slices.ContainsFunc(unfinished, func(name string) bool { _, err := own.Lstat(name); return err == nil }) {
+		note = "a merge or rebase was not finished inside; here none is under way, and the files are as it left them"
 	}
-	// What is staged here and untouched by the commits stays so, unless a merge was under way.
-	if before != "" && !r.underWay() {
-		if _, err := r.run(ctx, "", "read-tree", "-m", "-i", before, after); err == nil {
-			return "", nil
+	// What is staged here and untouched by the commits stays so. No file of the tree is looked at: git would pass it
+	// through the filters that the configuration names.
+	c := m.moved[i]
+	if c.before != "" {
+		if _, err := r.git(ctx, call{dir: put, index: true, args: []string{"read-tree", "-m", "-i", c.before, c.now}}); err == nil {
+			return note
 		}
 	}
-	_, err = r.run(ctx, "", "reset", "--quiet")
-	return "", err
+	if _, err := r.git(ctx, call{dir: put, index: true, args: []string{"read-tree", "--reset", c.now}}); err != nil {
+		return fmt.Sprintf("the index stays as it is (%v); git reset mends it", err)
+	}
+	return note
 }
 
 // underWay reports whether the host has a merge or rebase that is not finished.
