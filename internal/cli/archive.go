@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 
 	"connectrpc.com/connect"
@@ -13,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/linux/treefile"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -257,7 +257,7 @@ archive has no project mounts, so neither has the workspace.`,
 		case "-":
 			in = a.In
 		default:
-			opened, err := os.Open(file)
+			opened, err := treefile.Open(file)
 			if err != nil {
 				return nil, nil, fmt.Errorf("cannot read the archive: %w", err)
 			}

@@ -16,6 +16,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/linux/treefile"
 )
 
 // Bounds of the files that a question brings.
@@ -108,21 +110,21 @@ func (k *asker) askFile(name string) (content, found string, err error) {
 		return content, "-", err
 	}
 	for _, found := range []string{name, strings.TrimRight(name, punctuation)} {
-		f, err := os.OpenFile(cmp.Or(found, "."), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0) // a FIFO would wait for its writer
+		f, err := treefile.Open(cmp.Or(found, "."))
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENAMETOOLONG) {
 			continue
+		}
+		if errdefs.IsInvalidArgument(err) {
+			return "", "", fmt.Errorf("cannot add %.200q to the question: it is a link or no regular file; name files, or leave the @ out: %w",
+				found, err)
 		}
 		if err != nil {
 			return "", "", fmt.Errorf("cannot add a file to the question: %w", err)
 		}
 		defer f.Close()
-		fi, err := f.Stat()
-		if err == nil && !fi.Mode().IsRegular() {
-			err = fmt.Errorf("cannot add %.200q to the question: it is no regular file; name files, or leave the @ out: %w", found,
+		if fi, err := f.Stat(); err == nil && !fi.Mode().IsRegular() { // such as /dev/zero
+			return "", "", fmt.Errorf("cannot add %.200q to the question: it is no regular file; name files, or leave the @ out: %w", found,
 				errdefs.ErrInvalidArgument)
-		}
-		if err != nil {
-			return "", "", err
 		}
 		content, err = textOf(f, found)
 		return content, found, err

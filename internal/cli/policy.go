@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"runtime/debug"
 	"strings"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/linux/treefile"
 	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
@@ -76,10 +76,13 @@ func (f *policyFlags) engine(c *cobra.Command) (*rules.Engine, rules.Question, e
 	return e, q, err
 }
 
+// maxPolicyFile bounds a file with rules, in bytes.
+const maxPolicyFile = 16 << 20
+
 func compilePolicy(file string, noBuiltin bool) (*rules.Engine, error) {
 	conf := rules.Config{NoBuiltin: noBuiltin}
 	if file != "" {
-		b, err := os.ReadFile(file)
+		b, err := treefile.Read(file, maxPolicyFile)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the policy: %w", err)
 		}

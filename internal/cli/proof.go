@@ -18,6 +18,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/base/checkpoint"
 	"github.com/carrel-dev/carrel/internal/base/errtext"
+	"github.com/carrel-dev/carrel/internal/linux/treefile"
 )
 
 // An export is JSON lines: first the checkpoint that proves all records, then the records, each
@@ -220,7 +221,7 @@ func (a *app) keys(c *cobra.Command, log, broker string) (checkpoint.Keys, error
 		if *k == "" || strings.Count(*k, "+") >= 2 {
 			continue
 		}
-		b, err := os.ReadFile(*k)
+		b, err := treefile.Read(*k, maxKeyFile)
 		if err != nil {
 			return checkpoint.Keys{}, fmt.Errorf("cannot read a public key: it is neither one nor a file: %w", err)
 		}
@@ -228,6 +229,9 @@ func (a *app) keys(c *cobra.Command, log, broker string) (checkpoint.Keys, error
 	}
 	return checkpoint.ParseKeys(log, broker)
 }
+
+// maxKeyFile bounds a file with a public key, in bytes.
+const maxKeyFile = 64 << 10
 
 // checkProofs checks one proof, or an export.
 func checkProofs(in io.Reader, keys checkpoint.Keys) (v proofView, err error) {

@@ -20,6 +20,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/cli/attach"
 	"github.com/carrel-dev/carrel/internal/linux/memrelease"
 	"github.com/carrel-dev/carrel/internal/linux/relay"
+	"github.com/carrel-dev/carrel/internal/linux/treefile"
 	"github.com/carrel-dev/carrel/internal/rootless"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
@@ -338,7 +339,7 @@ func (a *app) writeReport(path, name string, controls any) error {
 	if path == "-" {
 		_, err = a.Err.Write(b)
 	} else {
-		err = os.WriteFile(path, b, 0o600)
+		err = treefile.Put(path, b)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the report: %w", err)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carrel-dev/carrel/internal/agent/runbooks"
+	"github.com/carrel-dev/carrel/internal/linux/treefile"
 )
 
 // runbooksDir is the default of runbooks.dir in the daemon's configuration.
@@ -59,8 +59,11 @@ func readRunbooks(dir string) (all []*runbooks.Runbook, bad []error, err error) 
 	return all, bad, nil
 }
 
+// maxRunbook bounds the file of a runbook, in bytes.
+const maxRunbook = 1 << 20
+
 func readRunbook(file string) (*runbooks.Runbook, error) {
-	b, err := os.ReadFile(file)
+	b, err := treefile.Read(file, maxRunbook)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot read the runbook: %w: %w", err, errdefs.ErrNotFound)
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/linux/treefile"
 	"github.com/carrel-dev/carrel/internal/rootless"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
@@ -238,7 +239,7 @@ func (a *app) secretValue(ctx context.Context, name, file string) (string, error
 	in := a.In
 	switch {
 	case file != "":
-		f, err := os.Open(file)
+		f, err := treefile.Open(file)
 		if err != nil {
 			return "", fmt.Errorf("cannot read the value of the secret: %w", err)
 		}

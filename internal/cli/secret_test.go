@@ -85,7 +85,7 @@ func TestSecretErrors(t *testing.T) {
 		{"\n", "set A_KEY", "nothing was read"},
 		{strings.Repeat("x", 8<<10+1), "set A_KEY", "longer than 8192 bytes"},
 		{strings.Repeat("x", 1<<20), "rotate A_KEY", "longer than 8192 bytes"},
-		{"", "set A_KEY --file " + t.TempDir(), "is a directory"},
+		{"", "set A_KEY --file " + t.TempDir(), "no regular file"},
 		{"", "set A_KEY --file /nowhere/at/all", "no such file"},
 		{"", "set A_KEY " + strings.ReplaceAll(typed, " ", ""), "every process of the host can read"},
 		{"", "rotate A_KEY " + strings.ReplaceAll(typed, " ", ""), "every process of the host can read"},

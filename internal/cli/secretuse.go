@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/linux/treefile"
 	"github.com/carrel-dev/carrel/internal/rootless"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
@@ -80,7 +81,7 @@ const leastSecret = 8
 
 // readTemplate reads a local file that is not too long for a template.
 func readTemplate(path string) (string, error) {
-	f, err := os.Open(path)
+	f, err := treefile.Open(path)
 	if err != nil {
 		return "", fmt.Errorf("cannot read the template of a secret's file: %w", err)
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -14,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/linux/treefile"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
@@ -158,7 +158,7 @@ func (a *app) promptOf(c *cobra.Command, x *taskFlags) (string, error) {
 	if x.prompt == "" {
 		from := a.In
 		if x.file != "" {
-			f, err := os.Open(x.file)
+			f, err := treefile.Open(x.file)
 			if err != nil {
 				return "", fmt.Errorf("cannot read the prompt: %w", err)
 			}

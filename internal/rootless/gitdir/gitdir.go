@@ -186,14 +186,6 @@ func copyFile(own, host *os.Root, path string) error {
 // refs are the objects that names point at. Under "HEAD" is the file's line: "ref: NAME" or an object.
 type refs map[string]string
 
-// head is the object that HEAD leads to, "" if its branch has no commit yet.
-func (r refs) head() string {
-	if name, ok := strings.CutPrefix(r["HEAD"], "ref: "); ok {
-		return r[name]
-	}
-	return r["HEAD"]
-}
-
 // Bounds of what a workspace can leave.
 const (
 	maxRefs       = 1 << 16

@@ -307,7 +307,8 @@ func (r *Repo) followIndex(ctx context.Context, own *os.Root, m moves, now refs)
 	if err != nil || strings.TrimSpace(string(b)) != r.before["HEAD"] {
 		return "another branch was checked out here meanwhile, so the index stays as it is"
 	}
-	if now["HEAD"] == r.before["HEAD"] && slices.ContainsFunc(unfinished, func(name string) bool { _, err := own.Lstat(name); return err == nil }) {
+	left := func(name string) bool { _, err := own.Lstat(name); return err == nil }
+	if now["HEAD"] == r.before["HEAD"] && slices.ContainsFunc(unfinished, left) {
 		note = "a merge or rebase was not finished inside; here none is under way, and the files are as it left them"
 	}
 	// What is staged here and untouched by the commits stays so. No file of the tree is looked at: git would pass it
