@@ -20,12 +20,13 @@ import (
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
-// placedName is an empty directory that keeps a protected name which was absent.
+// placedName is an empty directory, or file, that keeps a protected name which was absent.
 type placedName struct {
 	Source string `json:"source"`
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
 	Name   string `json:"name"`
+	File   bool   `json:"file,omitempty"`
 }
 
 // remove removes it, unless it is gone or something was put into it.
@@ -35,17 +36,29 @@ func (p placedName) remove() {
 		return
 	}
 	defer dir.Close()
-	if here, err := nameIn(dir, p.Name); err != nil || here != p {
+	here, err := nameIn(dir, p.Name)
+	here.File = p.File
+	if err != nil || here != p {
 		return
 	}
-	_ = withFD(dir, func(fd int) error { return unix.Unlinkat(fd, p.Name, unix.AT_REMOVEDIR) })
+	_ = withFD(dir, func(fd int) error {
+		if !p.File {
+			return unix.Unlinkat(fd, p.Name, unix.AT_REMOVEDIR)
+		}
+		var st unix.Stat_t
+		err := unix.Fstatat(fd, p.Name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		if err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > 0 {
+			return err
+		}
+		return unix.Unlinkat(fd, p.Name, 0)
+	})
 }
 
 // nameIn is a name in an open directory.
 func nameIn(dir *os.File, name string) (placedName, error) {
 	var st unix.Stat_t
 	err := withFD(dir, func(fd int) error { return unix.Fstat(fd, &st) })
-	return placedName{dir.Name(), st.Dev, st.Ino, name}, err
+	return placedName{Source: dir.Name(), Device: st.Dev, Inode: st.Ino, Name: name}, err
 }
 
 func withFD(f *os.File, call func(fd int) error) error {
@@ -101,6 +114,7 @@ func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace, git bool
 	}()
 	home, _ := os.UserHomeDir()
 	var writable []string
+	var opened []*os.File
 	for _, m := range mounts {
 		if !m.ReadOnly {
 			writable = append(writable, m.Source)
@@ -125,6 +139,13 @@ func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace, git bool
 			p.Pinned, err = s.pin(dir, m.Source == home)
 			return err
 		}); err != nil {
+			return projects, err
+		}
+		if p.Held, err = s.lead(dir, writable); err != nil {
+			return projects, err
+		}
+		opened = append(opened, dir)
+		if err := apart(opened); err != nil {
 			return projects, err
 		}
 		if git {

@@ -189,6 +189,86 @@ func TestGitOfCarrelObeysNoTree(t *testing.T) {
 	u.t = t
 }
 
+// Where the host's configuration, or what is .git, leads into the tree, commands write nothing that the host's git obeys.
+func TestGitLeads(t *testing.T) {
+	if !has("git") {
+		t.Skip("skipped: no git on this host; apt-get install --no-install-recommends git")
+	}
+	u := newUser(t)
+	const as = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; "
+	const actions = `export EDITOR=true; for c in status diff "log -p -1" "add -A" "commit -qm host --allow-empty" "checkout -q -b new" "merge -q --no-ff side -m m" ` +
+		`"fetch -q origin" "push -q origin HEAD:refs/heads/pushed" lg "verify-commit HEAD"; do timeout 5 git $c; done; (cd sub && git status; git commit -qm sub --allow-empty)`
+	const program = "mkdir -p tools; printf '#!/bin/sh\ncat' > tools/p; chmod +x tools/p; "
+	const hook = "for h in pre-commit post-commit post-checkout reference-transaction; do printf '#!/bin/sh\ntouch HOST/owned\n' > H/$h; chmod +x H/$h; done"
+	const turned = "printf '#!/bin/sh\ntouch HOST/owned\ncat' > tools/p; chmod +x tools/p; echo 2 > f"
+	for name, c := range map[string]struct {
+		// host prepares the repository, inside plants.
+		host, inside string
+	}{
+		"hooks in the tree":              {"git config core.hooksPath .githooks; mkdir .githooks; touch .githooks/x", strings.ReplaceAll(hook, "H/", ".githooks/")},
+		"hooks in the tree, all anew":    {"git config core.hooksPath .githooks; mkdir .githooks; touch .githooks/x", "mv .githooks g; mkdir .githooks; " + strings.ReplaceAll(hook, "H/", ".githooks/")},
+		"hooks that are absent":          {"git config core.hooksPath .husky/_", "mkdir -p .husky/_; " + strings.ReplaceAll(hook, "H/", ".husky/_/")},
+		"hooks that are absent, deep":    {"git config core.hooksPath a/b/c; mkdir -p a/b; touch a/b/x", "mv a z; mkdir -p a/b/c; " + strings.ReplaceAll(hook, "H/", "a/b/c/")},
+		"hooks behind a link":            {"git config core.hooksPath hooks; mkdir real; touch real/x; ln -s real hooks", strings.ReplaceAll(hook, "H/", "real/")},
+		"hooks behind another link":      {"git config core.hooksPath hooks; mkdir real; touch real/x; ln -s real hooks", "mkdir e; " + strings.ReplaceAll(hook, "H/", "e/") + "; rm hooks; ln -s e hooks"},
+		"a configuration":                {"git config include.path ../inc; touch inc", "git config -f inc core.fsmonitor 'touch HOST/owned; true'"},
+		"a configuration, by a rename":   {"git config include.path ../inc; touch inc", "git config -f inc2 core.fsmonitor 'touch HOST/owned; true'; mv -f inc2 inc"},
+		"a configuration that is absent": {"git config include.path ../inc", "git config -f inc core.fsmonitor 'touch HOST/owned; true'"},
+		"one that is included if":        {"git config includeIf.gitdir:" + "**" + ".path ../conf/inc; mkdir conf", "git config -f conf/inc core.fsmonitor 'touch HOST/owned; true'"},
+		"a global configuration":         {"git config --global include.path HOST/project/inc; touch inc", "git config -f inc core.fsmonitor 'touch HOST/owned; true'"},
+		"fsmonitor":                      {program + "git config core.fsmonitor ./tools/p", turned},
+		"a filter":                       {program + "git config filter.x.clean ./tools/p; echo 'f filter=x' > .gitattributes; git add -A", turned},
+		"a filter, its directory anew":   {program + "git config filter.x.clean tools/p; echo 'f filter=x' > .gitattributes; git add -A", "mv tools t; mkdir tools; " + turned},
+		"an interpreter's script":        {program + "git config filter.x.clean 'sh tools/p'; echo 'f filter=x' > .gitattributes; git add -A", turned},
+		"textconv":                       {program + "printf '#!/bin/sh\ncat $1' > tools/p; git config diff.x.textconv tools/p; echo 'f diff=x' > .gitattributes; git add -A", turned},
+		"a merge driver":                 {program + "git config merge.x.driver './tools/p %O'; echo 'f merge=x' > .gitattributes; git add -A; git commit -qm a; git checkout -q side; echo s > f; git commit -qam s; git checkout -q main", turned + "; git commit -qam main"},
+		"an alias":                       {program + "git config alias.lg '!tools/p </dev/null'", turned},
+		"ssh":                            {program + "git config core.sshCommand HOST/project/tools/p; git config remote.origin.url ssh://127.0.0.1:1/x", turned},
+		"a remote's program":             {program + "git config remote.origin.uploadpack ./tools/p", turned},
+		"a remote in the tree":           {"git init -q --bare remote; git config remote.origin.url ./remote", "mkdir -p remote/hooks; " + strings.ReplaceAll(hook, "H/", "remote/hooks/")},
+		"a program to sign with":         {program + "git config gpg.program ./tools/p; git config commit.gpgSign true", turned},
+		"a directory for git, elsewhere": {"git init -q --separate-git-dir store", "mkdir -p store/hooks; " + strings.ReplaceAll(hook, "H/", "store/hooks/")},
+		"the same, configured":           {"git init -q --separate-git-dir store", "git config -f store/config core.fsmonitor 'touch HOST/owned; true'"},
+		"a link for .git":                {"mkdir store; mv .git store/git; ln -s store/git .git", "mkdir -p store/git/hooks; " + strings.ReplaceAll(hook, "H/", "store/git/hooks/")},
+		"a work tree of a bare one":      {"mv .git .bare; git -C .bare config core.bare true; echo 'gitdir: .bare/worktrees/w' > .git; git --git-dir=.bare worktree add -q -f w main 2>/dev/null; rm -rf w; echo $PWD/.git > .bare/worktrees/w/gitdir", "git config -f .bare/config core.fsmonitor 'touch HOST/owned; true'; mkdir -p .bare/hooks; " + strings.ReplaceAll(hook, "H/", ".bare/hooks/")},
+		"a nested repository":            {"git init -q sub; git -C sub commit -q --allow-empty -m x", "git config -f sub/.git/config core.fsmonitor 'touch HOST/owned; true'"},
+		"a nested repository, anew":      {"git init -q sub; git -C sub commit -q --allow-empty -m x", "mv sub s; cp -r s sub; git config -f sub/.git/config core.fsmonitor 'touch HOST/owned; true'"},
+		"a nested one's hooks":           {"git init -q sub; git -C sub commit -q --allow-empty -m x", strings.ReplaceAll(hook, "H/", "sub/.git/hooks/")},
+		"a submodule":                    {"git init -q ../lib; git -C ../lib commit -q --allow-empty -m x; git -c protocol.file.allow=always submodule add -q ../lib sub", "echo 'gitdir: ../e' > sub/.git; cp -r .git e; git config -f e/config core.fsmonitor 'touch HOST/owned; true'; git config -f .git/modules/sub/config core.fsmonitor 'touch HOST/owned; true'"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u.t = t
+			fill := strings.NewReplacer("HOST", u.home).Replace
+			fresh := "rm -rf project owned origin.git lib .gitconfig; " + as + "git init -q --bare origin.git; git init -q -b main project; cd project; git remote add origin ../origin.git; " +
+				"echo 1 > f; git add f; git commit -qm one; git branch side; " + fill(c.host) + "; git add -A 2>/dev/null; git commit -qm host --no-verify 2>/dev/null; rm -f ../owned"
+			u.sh(fresh)
+			u.sh("cd project; (" + fill(c.inside) + "); " + as + actions)
+			if u.sh("ls owned").out == "" {
+				t.Error("on a host without carrel it does nothing")
+			}
+			u.sh(fresh)
+			before := u.sh("cd project; ls -A . .git; cat .git/config").out
+			r := u.inside(as + fill(c.inside))
+			if strings.HasPrefix(r.err, "carrel: cannot") {
+				t.Fatalf("%+v", r)
+			}
+			if got := u.sh("ls owned").out; got != "" {
+				t.Errorf("carrel itself ran it: %s", r.err)
+			}
+			said := u.sh("cd project; " + as + actions)
+			if got := u.sh("ls owned").out; got != "" {
+				t.Errorf("the host ran it: %s, %+v, before %s", r.err, said, before)
+			}
+			for _, placed := range []string{".husky", "inc"} {
+				if got := u.sh("ls -Ad project/" + placed).out; got != "" && !strings.Contains(c.host, placed+";") && !strings.Contains(c.host, "touch "+placed) {
+					t.Errorf("left: %q", got)
+				}
+			}
+		})
+	}
+	u.t = t
+}
+
 // plants are scripts that leave something in a repository that the host's git runs or trusts. EVIL is a program
 // that leaves a mark in the user's home, which is at HOST; both are out of reach inside. SECRET is a commit of another repository.
 var plants = map[string]struct {

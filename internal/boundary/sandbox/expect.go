@@ -50,7 +50,7 @@ func ProjectFindings(mode Mode, seen []Mount, projects []Project) []Finding {
 		if p.ReadOnly {
 			want[p.Destination] = append(want[p.Destination], "ro")
 		}
-		for _, name := range p.Pinned {
+		for _, name := range slices.Concat(p.Pinned, p.Held) {
 			want[p.Destination+"/"+name] = []string{"ro", "nosuid", "nodev"}
 		}
 		f := Finding{Control: "project-mounts", OK: true}
@@ -66,7 +66,8 @@ func ProjectFindings(mode Mode, seen []Mount, projects []Project) []Finding {
 			}
 		}
 		if f.OK {
-			f.Evidence = fmt.Sprintf("%s is %s, %d names in it read-only", p.Destination, strings.Join(want[p.Destination], ","), len(p.Pinned))
+			f.Evidence = fmt.Sprintf("%s is %s, %d names in it read-only", p.Destination, strings.Join(want[p.Destination], ","),
+				len(p.Pinned)+len(p.Held))
 		}
 		found = append(found, f)
 	}
@@ -91,6 +92,12 @@ func Expect(s *Spec) Expected {
 		table = append(table, expectedMount{p.Destination, nil, flags, ""}, expectedMount{
 			p.Destination + "/", nil, []string{"ro", "nosuid", "nodev"}, "",
 		})
+		for _, dir := range p.waysToHeld() {
+			table = append(table, expectedMount{p.Destination + "/" + dir, nil, flags, ""})
+		}
+		for _, held := range p.Held {
+			table = append(table, expectedMount{p.Destination + "/" + held, nil, []string{"ro", "nosuid", "nodev"}, ""})
+		}
 	}
 	return append(table, expectedMount{"/etc/", nil, []string{"ro", "nosuid", "nodev"}, ""},
 		expectedMount{workspace.Home, nil, []string{"nosuid", "nodev"}, ""})

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
 	"strings"
 
@@ -144,6 +145,9 @@ type Project struct {
 	// Pinned are the names at its top that must be read-only, each there already. More
 	// of Protected are if they are there.
 	Pinned []string `json:"pinned,omitempty"`
+	// Held are paths below it, without links on the way, that must be read-only, each there already. The directories on
+	// the way to each become mounts, so that they cannot be renamed.
+	Held []string `json:"held,omitempty"`
 }
 
 // GitName is the name of a repository's git directory.
@@ -151,6 +155,9 @@ const GitName = ".git"
 
 // maxPinned bounds Project.Pinned.
 const maxPinned = 64
+
+// MaxHeld bounds Project.Held.
+const MaxHeld = 256
 
 // buildProjects attaches the project mounts and locks what is protected in them. It must
 // come after the home, below which some are.
@@ -190,12 +197,66 @@ func buildProject(s *Spec, p Project, tree int) error {
 			return fmt.Errorf("cannot make %s in it read-only: %w", e.Name, err)
 		}
 	}
+	for _, dir := range p.waysToHeld() {
+		if err := pinDir(top, dir); err != nil {
+			return fmt.Errorf("cannot hold %s in it: %w", dir, err)
+		}
+	}
+	for _, held := range p.Held {
+		if err := holdBelow(top, held); err != nil {
+			return fmt.Errorf("cannot make %s in it read-only: %w", held, err)
+		}
+	}
 	return nil
+}
+
+// waysToHeld are the directories on the way to what is held, outer ones first.
+func (p Project) waysToHeld() []string {
+	var dirs []string
+	for _, held := range p.Held {
+		for dir := path.Dir(held); dir != "."; dir = path.Dir(dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	slices.Sort(dirs)
+	return slices.Compact(dirs)
+}
+
+// openBelow opens a path below a directory, without links on the way or at its end.
+func openBelow(top int, rel string, flags uint64) (int, error) {
+	return unix.Openat2(top, rel, &unix.OpenHow{
+		Flags:   flags | unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+}
+
+// pinDir lays a mount of a directory over itself, as writable as it was: a mountpoint cannot be renamed.
+func pinDir(top int, dir string) error {
+	fd, err := openBelow(top, dir, unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	tree, err := Clone(fd, "", 0)
+	if err != nil {
+		return err
+	}
+	return attachAt(tree, fd)
+}
+
+// holdBelow is Lock for a path.
+func holdBelow(top int, held string) error {
+	dir, err := openBelow(top, path.Dir(held), unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	return Lock(dir, path.Base(held), at(canary))
 }
 
 // Lock lays a read-only mount of an entry of the directory top over itself. A mountpoint can be neither
 // renamed nor removed from inside, so the name stays what it is. An entry that is neither a
-// directory nor a file, such as a symbolic link, is hidden behind the file cover.
+// directory nor a file is hidden behind the file cover, but for a link to a file below top, which is shown as that file.
 func Lock(top int, name, cover string) error {
 	fd, err := unix.Openat(top, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -211,12 +272,29 @@ func Lock(top int, name, cover string) error {
 	case unix.S_IFDIR, unix.S_IFREG:
 		tree, err = Clone(fd, "", readOnly)
 	default:
-		tree, err = Clone(unix.AT_FDCWD, cover, readOnly)
+		tree, err = leadTo(top, name, cover)
 	}
 	if err != nil {
 		return err
 	}
 	return attachAt(tree, fd)
+}
+
+// leadTo is what is shown in the place of an entry that cannot be mounted over itself: the file below top that a link leads to, or
+// cover. A directory cannot be mounted over a link.
+func leadTo(top int, name, cover string) (int, error) {
+	to, err := unix.Openat2(top, name, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return Clone(unix.AT_FDCWD, cover, readOnly)
+	}
+	defer unix.Close(to)
+	var st unix.Stat_t
+	if err := unix.Fstat(to, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return Clone(unix.AT_FDCWD, cover, readOnly)
+	}
+	return Clone(to, "", readOnly)
 }
 
 // attachAt puts a detached mount over what is open at point, and closes it.
@@ -283,10 +361,10 @@ func (s *stage) checkProjects(m *selfcheck.Memory) []check {
 			if i == 2 {
 				break // each of them is looked at from outside
 			}
-			path, aside := str(p.Destination+"/"+name), str(p.Destination+"/.carrel-check")
+			at, aside := str(p.Destination+"/"+name), str(p.Destination+"/.carrel-check")
 			list = append(list,
-				try(projectMounts, "rename "+name, []unix.Errno{unix.EBUSY, unix.EXDEV}, unix.SYS_RENAMEAT2, atFDCWD, path, atFDCWD, aside, 0).
-					then(unix.SYS_RENAMEAT2, atFDCWD, aside, atFDCWD, path, 0),
+				try(projectMounts, "rename "+name, []unix.Errno{unix.EBUSY, unix.EXDEV}, unix.SYS_RENAMEAT2, atFDCWD, at, atFDCWD, aside, 0).
+					then(unix.SYS_RENAMEAT2, atFDCWD, aside, atFDCWD, at, 0),
 				makeIn(name, str(p.Destination+"/"+name+"/.carrel-check"), append(slices.Clone(readOnlyE), unix.ENOTDIR)))
 		}
 	}

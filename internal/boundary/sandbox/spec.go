@@ -9,6 +9,7 @@ package sandbox
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -175,6 +176,14 @@ func (s *Spec) Validate() error {
 		}
 		if len(p.Pinned) > maxPinned {
 			return bad("%d names to protect", len(p.Pinned))
+		}
+		if len(p.Held) > MaxHeld {
+			return bad("%d paths to hold", len(p.Held))
+		}
+		for _, held := range p.Held {
+			if !fs.ValidPath(held) || held == "." {
+				return bad("%q to hold", held)
+			}
 		}
 	}
 	return s.Limits.Validate()
