@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -148,7 +149,16 @@ func TestAddressOfARule(t *testing.T) {
 	}
 	// The proof's own address is reset whatever the rules are, and not recorded.
 	w.server.SetRules(rules(t, "*:*", "240.0.0.1:*"))
-	if text, err := w.exchange(w.transparent(netip.AddrPortFrom(netns.Refused, 443)), "\x00"); text != "" {
+	w.trans.to <- netip.AddrPortFrom(netns.Refused, 443)
+	c, err := net.Dial("tcp", w.trans.Addr().String())
+	if errors.Is(err, syscall.ECONNRESET) {
+		return // the reset came before this side had seen that it is connected
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetDeadline(time.Now().Add(patience))
+	if text, err := w.exchange(c, "\x00"); text != "" {
 		t.Errorf("%q, %v", text, err)
 	}
 }
