@@ -1,0 +1,138 @@
+package changed_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/files/changed"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t testing.TB, path string) {
+	t.Helper()
+	must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("x"), 0o600)))
+}
+
+// later is a moment after which the kernel's times differ from those before: it counts in ticks.
+func later() time.Time {
+	time.Sleep(20 * time.Millisecond)       //nolint:forbidigo // there is no event for a tick of the kernel's clock
+	defer time.Sleep(20 * time.Millisecond) //nolint:forbidigo // as above
+	return time.Now()
+}
+
+func walk(t testing.TB, top string, since time.Time, skip func(string) bool) (paths, unread []string, all []changed.Entry) {
+	t.Helper()
+	d, err := os.Open(top)
+	must(t, err)
+	defer d.Close()
+	all, unread, more, err := changed.Walk(t.Context(), d, since, skip)
+	must(t, err)
+	if more != 0 {
+		t.Errorf("%d more", more)
+	}
+	for _, e := range all {
+		paths = append(paths, e.Path)
+	}
+	return paths, unread, all
+}
+
+func TestWalk(t *testing.T) {
+	top := t.TempDir()
+	for _, p := range []string{"old", "a/old", "a/b/changed", "a/mode", "a/renamed", "a/linked", "skipped/x", "a/times"} {
+		write(t, filepath.Join(top, p))
+	}
+	since := later()
+	in := func(p string) string { return filepath.Join(top, p) }
+	must(t, errors.Join(
+		os.WriteFile(in("a/b/changed"), []byte("y"), 0o600), os.Chmod(in("a/mode"), 0o700), os.Rename(in("a/renamed"), in("a/new name\n")),
+		os.Link(in("a/linked"), in("second")), os.Symlink("/etc/passwd", in("link")), unix.Mkfifo(in("fifo"), 0o600),
+		os.WriteFile(in("skipped/new"), nil, 0o600), os.Chtimes(in("a/times"), time.Unix(1, 0), time.Unix(1, 0)),
+	))
+	paths, unread, all := walk(t, top, since, func(p string) bool { return p == "skipped" })
+	want := []string{"a/b/changed", "a/linked", "a/mode", "a/new name\n", "a/times", "fifo", "link", "second"}
+	if !slices.Equal(paths, want) || unread != nil {
+		t.Errorf("listed %q, want %q; unread %q", paths, want, unread)
+	}
+	for _, e := range all {
+		switch e.Path {
+		case "link":
+			if e.Target != "/etc/passwd" || e.Mode&unix.S_IFMT != unix.S_IFLNK {
+				t.Errorf("%+v", e)
+			}
+		case "second":
+			if e.Links != 2 || e.Size != 1 {
+				t.Errorf("%+v", e)
+			}
+		}
+	}
+}
+
+// A command cannot hide a change behind a time of its own, a deep tree, a directory that it closed, or a link to elsewhere.
+func TestHostileTrees(t *testing.T) {
+	top, outside := t.TempDir(), t.TempDir()
+	since := later()
+	write(t, filepath.Join(outside, "secret"))
+	must(t, errors.Join(os.Symlink(outside, filepath.Join(top, "away")), os.Symlink(".", filepath.Join(top, "loop"))))
+	deep := filepath.Join(top, strings.Repeat("d/", 400))
+	write(t, filepath.Join(deep, "bottom"))
+	must(t, os.Mkdir(filepath.Join(top, "closed"), 0))
+	t.Cleanup(func() { _ = os.Chmod(filepath.Join(top, "closed"), 0o700) })
+	paths, unread, _ := walk(t, top, since, nil)
+	if want := []string{"away", strings.Repeat("d/", 400) + "bottom", "loop"}; !slices.Equal(paths, want) {
+		t.Errorf("listed %q", paths)
+	}
+	if os.Geteuid() != 0 && !slices.Equal(unread, []string{"closed"}) {
+		t.Errorf("unread %q", unread)
+	}
+}
+
+func TestBounds(t *testing.T) {
+	top := t.TempDir()
+	since := later()
+	dir := top
+	for range 6 { // of paths that one call takes
+		dir = filepath.Join(dir, strings.Repeat("e/", 100))
+		must(t, os.MkdirAll(dir, 0o700))
+	}
+	write(t, filepath.Join(dir, "far"))
+	d, err := os.Open(top)
+	must(t, err)
+	defer d.Close()
+	list, _, more, err := changed.Walk(t.Context(), d, since, nil)
+	if err != nil || len(list) != 0 || more != 1 {
+		t.Errorf("%d listed, %d more, %v", len(list), more, err)
+	}
+}
+
+func BenchmarkWalk(b *testing.B) {
+	top := b.TempDir()
+	for i := range 50_000 {
+		if i%20 == 0 {
+			must(b, os.MkdirAll(filepath.Join(top, fmt.Sprint("d", i/1000), fmt.Sprint("e", i/20)), 0o700))
+		}
+		must(b, os.WriteFile(filepath.Join(top, fmt.Sprint("d", i/1000), fmt.Sprint("e", i/20), fmt.Sprint("f", i)), nil, 0o600))
+	}
+	d, err := os.Open(top)
+	must(b, err)
+	defer d.Close()
+	since := later()
+	for b.Loop() {
+		if _, _, _, err := changed.Walk(b.Context(), d, since, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
