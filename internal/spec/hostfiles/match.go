@@ -21,17 +21,21 @@ type rule struct {
 }
 
 // shortNames are those under which NTFS shows a listed name, as git refuses them (path.c, is_ntfs_dotgit).
-var shortNames = map[string]string{
-	"git~1": ".git", "gitmod~1": ".gitmodules", "gitmod~2": ".gitmodules", "gitmod~3": ".gitmodules", "gitmod~4": ".gitmodules",
+var shortNames = []struct{ short, long string }{
+	{"git~1", ".git"},
+	{"gitmod~1", ".gitmodules"},
+	{"gitmod~2", ".gitmodules"},
+	{"gitmod~3", ".gitmodules"},
+	{"gitmod~4", ".gitmodules"},
 }
 
 func newIndex(entries []Entry) *index {
 	x := &index{plain: map[string][]int32{}}
 	for _, e := range entries {
 		x.add(newRule(e, e.Pattern))
-		for short, long := range shortNames {
-			if e.Pattern == long {
-				x.add(newRule(e, short))
+		for _, s := range shortNames {
+			if e.Pattern == s.long {
+				x.add(newRule(e, s.short))
 			}
 		}
 	}
