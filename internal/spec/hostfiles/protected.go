@@ -128,7 +128,6 @@ var protected = []TopName{
 	{".trae", Never, false},
 	{".factory", Never, false},
 	{".amp", Never, false},
-	{".crush", Never, false},
 	{"crush.json", Never, false},
 	{".crush.json", Never, false},
 	{".pi", Never, false},
