@@ -19,8 +19,9 @@ import (
 // What is placed where it is absent. An empty directory can be seen on the host: a further one is a decision.
 const (
 	placedAlways = ".git .claude .cursor .codex .gemini .agents .mcp.json .vscode .idea .envrc"
-	placedInHome = ".bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile .zlogin .zlogout .ssh .config"
-	placedBare   = "HEAD"
+	placedInHome = ".bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile " +
+		".zshrc .zshenv .zprofile .zlogin .zlogout .ssh .config"
+	placedBare = "HEAD"
 )
 
 func protectedIn(t *testing.T, dir string, home bool) (present, absent []string) {

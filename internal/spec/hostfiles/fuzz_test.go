@@ -18,7 +18,9 @@ func FuzzMatch(f *testing.F) {
 	for _, p := range ordinary {
 		f.Add(p, false)
 	}
-	for _, p := range []string{"git~1/x", ".git. ", ":.git", ".git:x", "/", "a//.git", "\xff.git", ".con\ufb01g", strings.Repeat("a", 300) + ".iml"} {
+	for _, p := range []string{
+		"git~1/x", ".git. ", ":.git", ".git:x", "/", "a//.git", "\xff.git", ".con\ufb01g", strings.Repeat("a", 300) + ".iml",
+	} {
 		f.Add(p, true)
 	}
 	all := hostfiles.All()
@@ -70,8 +72,8 @@ func namedBy(parts []string, pattern string) bool {
 	return true
 }
 
-var ligatures = strings.NewReplacer("\u017f", "s", "\u212a", "k", "\u00df", "ss", "\u1e9e", "ss", "\ufb00", "ff", "\ufb01", "fi", "\ufb02", "fl",
-	"\ufb03", "ffi", "\ufb04", "ffl", "\ufb05", "st", "\ufb06", "st")
+var ligatures = strings.NewReplacer("\u017f", "s", "\u212a", "k", "\u00df", "ss", "\u1e9e", "ss", "\ufb00", "ff", "\ufb01", "fi",
+	"\ufb02", "fl", "\ufb03", "ffi", "\ufb04", "ffl", "\ufb05", "st", "\ufb06", "st")
 
 func slowFold(part string) string {
 	part = ligatures.Replace(part)

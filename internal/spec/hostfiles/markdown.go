@@ -11,14 +11,12 @@ func Markdown() string {
 	b.WriteString("| name | where | read by | when | asks | what carrel does | documented in |\n|---|---|---|---|---|---|---|\n")
 	all := All()
 	for i := 0; i < len(all); {
-		row, n := all[i], 1
-		patterns := "`" + row.Pattern + "`"
-		for i+n < len(all) && sameRow(row, all[i+n]) {
-			patterns += " `" + all[i+n].Pattern + "`"
-			n++
+		row := all[i]
+		b.WriteByte('|')
+		for ; i < len(all) && sameRow(row, all[i]); i++ {
+			b.WriteString(" `" + all[i].Pattern + "`")
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", patterns, row.where(), row.Reader, row.Trigger, row.Asks, row.does(), row.Source)
-		i += n
+		fmt.Fprintf(&b, " | %s | %s | %s | %s | %s | %s |\n", row.where(), row.Reader, row.Trigger, row.Asks, row.does(), row.Source)
 	}
 	return b.String()
 }

@@ -1,6 +1,9 @@
 package hostfiles
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // index finds the entries whose first part is a given one. Parts are folded.
 type index struct {
@@ -55,9 +58,9 @@ func newRule(e Entry, pattern string) rule {
 func (x *index) add(r rule) {
 	n := int32(len(x.rules))
 	x.rules = append(x.rules, r)
-	switch first := strings.Join(append(r.dirs[:len(r.dirs):len(r.dirs)], r.before), "/"); {
+	switch {
 	case len(r.dirs) > 0 || !r.star:
-		first, _, _ = strings.Cut(first, "/")
+		first := slices.Concat(r.dirs, []string{r.before})[0]
 		x.plain[first] = append(x.plain[first], n)
 		x.lengths[first[0]] |= 1 << (len(first) & 63)
 	case len(r.before) > 1:

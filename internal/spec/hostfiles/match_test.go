@@ -107,7 +107,8 @@ func TestTwins(t *testing.T) {
 		t.Errorf(".con\ufb01g of a home is named by %q", e.Pattern)
 	}
 	for _, path := range []string{
-		"git", "..git", ".gitt", ".gi", "git~2", "git~", ".g it", ".g\u00efit", ".g\u0456t", ".git\xff", ".gitignore", ".github", "x.git", ".git-x", "sub/head",
+		"git", "..git", ".gitt", ".gi", "git~2", "git~", ".g it", ".g\u00efit", ".g\u0456t", ".git\xff", ".gitignore", ".github",
+		"x.git", ".git-x", "sub/head",
 	} {
 		if e, ok := hostfiles.Match(path, false); ok {
 			t.Errorf("%+q is named by %q", path, e.Pattern)
@@ -152,8 +153,8 @@ func TestFewArePlaced(t *testing.T) {
 func BenchmarkMatch(b *testing.B) {
 	hostfiles.Match("", false)
 	for name, path := range map[string]string{
-		"ordinary": "internal/boundary/sandbox/launch/start.go", "dotted": ".github/workflows/.hidden/src/ci.yml", "unicode": "docs/übersicht/日本/a/b.md",
-		"named": "a/b/c/d/.envrc",
+		"ordinary": "internal/boundary/sandbox/launch/start.go", "dotted": ".github/workflows/.hidden/src/ci.yml",
+		"unicode": "docs/übersicht/日本/a/b.md", "named": "a/b/c/d/.envrc",
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -54,7 +54,7 @@ func parseLine(line string) ([]Entry, error) {
 		return nil, err
 	}
 	var all []Entry
-	for _, p := range strings.Fields(f[0]) {
+	for p := range strings.FieldsSeq(f[0]) {
 		e.Pattern, e.Exact = strings.CutPrefix(p, "=")
 		if err := e.check(); err != nil {
 			return nil, err

@@ -17,7 +17,8 @@ const (
 )
 
 func TestParse(t *testing.T) {
-	all, err := hostfiles.Parse("# a comment\n\n" + dated + good + "=C | home | report | source | r, s | t | u\nH | top | held-bare | never | r | t | u")
+	all, err := hostfiles.Parse("# a comment\n\n" + dated + good +
+		"=C | home | report | source | r, s | t | u\nH | top | held-bare | never | r | t | u")
 	if err != nil {
 		t.Fatal(err)
 	}
