@@ -131,6 +131,7 @@ var binaries = []struct {
 			{own + "internal/boundary/sandbox/seccomp", "the command's system call filter"},
 			{own + "internal/boundary/sandbox/selfcheck", "tries what must fail"},
 			{own + "internal/linux/thread", "what the sandbox has"},
+			{own + "internal/spec/hostfiles", "the names that stay read-only"},
 			{own + "internal/spec/workspace", "the form of a control"},
 			{"github.com/containerd/errdefs", "the kinds of error"},
 			{"github.com/landlock-lsm/go-landlock/", "the command's Landlock rules"},

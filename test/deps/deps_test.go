@@ -26,6 +26,7 @@ var privileged = []deps.Rule{
 	{own + "internal/base/errtext", "the text of an error"},
 	{own + "internal/base/crashpoint", "empty calls where tests of another build end the process"},
 	{own + "internal/spec/workspace", "limits, states and the report"},
+	{own + "internal/spec/hostfiles", "the names that stay read-only in project mounts"},
 	{own + "internal/linux/thread", "a start gives up rights, or keeps some, on a thread of its own"},
 	{own + "internal/wire/jsonrpc", "the protocol's framing"},
 	{own + "internal/base/strictjson", "its decoder"},

@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/carrel-dev/carrel/internal/boundary/sandbox"
+	"github.com/carrel-dev/carrel/internal/spec/hostfiles"
 )
 
 // place is a directory, by a path without symbolic links. Device and Inode tell it from another that takes its place.
@@ -130,8 +130,8 @@ func writable(dir string) error {
 		return no("it is a directory of the system")
 	}
 	for name := range strings.SplitSeq(dir, "/") {
-		for _, p := range sandbox.Protected {
-			if p.Name == name && (p.Placed == sandbox.Always || p.Placed == sandbox.InHome) {
+		for _, p := range hostfiles.Protected() {
+			if p.Name == name && (p.Absent == hostfiles.Always || p.Absent == hostfiles.InHome) {
 				return no("what is in " + name + " tells programs of the user what to run")
 			}
 		}

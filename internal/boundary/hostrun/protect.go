@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox"
+	"github.com/carrel-dev/carrel/internal/spec/hostfiles"
 )
 
 // placedMode is the mode of a directory that keeps a name which was absent. Nobody else makes an empty one of it, so
@@ -43,7 +44,7 @@ func (p *plan) protect() (remove func() error, err error) {
 }
 
 // protect finds the names in a directory that stay read-only: entries that programs of the user run, or
-// that tell them to run something (sandbox.Protected says why each). The kernel can hold only a name that is there, so
+// that tell them to run something (docs/hostfiles.md says why each). The kernel can hold only a name that is there, so
 // an empty directory is placed where one is absent. remove, which is never nil, removes those again.
 func (w *place) protect() (remove func() error, err error) {
 	remove = func() error { return nil }
@@ -95,9 +96,9 @@ func lockDir(dir, how int) (err error) {
 
 // unplace removes what was placed in a directory, unless something was put into it.
 func unplace(dir int, path string) error {
-	for _, p := range sandbox.Protected {
+	for _, p := range hostfiles.Protected() {
 		var st unix.Stat_t
-		if p.Placed == sandbox.Never || unix.Fstatat(dir, p.Name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil ||
+		if p.Absent == hostfiles.Never || unix.Fstatat(dir, p.Name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil ||
 			st.Mode != unix.S_IFDIR|placedMode || st.Uid != uint32(os.Geteuid()) {
 			continue
 		}

@@ -1,6 +1,10 @@
 package sandbox
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/carrel-dev/carrel/internal/spec/hostfiles"
+)
 
 // Skip leaves out one step of the first stage, as a mistake in it would.
 func Skip(name string) bool {
@@ -10,7 +14,10 @@ func Skip(name string) bool {
 }
 
 // Unprotect makes the first stage protect nothing in project mounts.
-func Unprotect() { Protected = nil }
+func Unprotect() { protected = func() []hostfiles.TopName { return nil } }
+
+// MaxPinned bounds the names that a project mount has to protect.
+const MaxPinned = maxPinned
 
 // Steps names all of them.
 func Steps() []string {

@@ -12,88 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox/selfcheck"
+	"github.com/carrel-dev/carrel/internal/spec/hostfiles"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
-// Protected says what of a writable project mount stays read-only: entries at its top
-// that programs of the host run, or that tell them to run something. What a command
-// left there would be run on the host, by a user who enters the directory, as that user.
+// protected are the names at the top of a writable project mount that stay read-only, because programs of the host run what
+// is there, or are told by it to run something. What a command left there would be run on the host, by a user who enters the
+// directory, as that user. docs/hostfiles.md has the list with the readers.
 //
-// The kernel can protect only a name that exists. So for names marked Placed the broker
-// makes an empty directory if they are absent, and removes it when the workspace stops.
+// The kernel can protect only a name that exists. So for some names that are absent the broker makes an empty directory, and
+// removes it when the workspace stops.
 //
-// All of .git is one of them, and not its hooks and config alone: git also takes its
-// configuration from where .git/commondir points, and runs in each directory that the
-// index calls a submodule. docs/decisions/0005-project-mounts.md has more.
-var Protected = []struct {
-	Name   string
-	Placed When
-}{
-	{GitName, Always},
-	// With objects, refs and config beside it, git takes the directory for a repository.
-	{"HEAD", NoRepository},
-	// Coding agents: settings name hooks and servers, which are programs.
-	{".claude", Always},
-	{".cursor", Always},
-	{".codex", Always},
-	{".gemini", Always},
-	{".agents", Always},
-	{".mcp.json", Always},
-	// Editors: tasks and settings name programs.
-	{".vscode", Always},
-	{".idea", Always},
-	// Run on entering the directory.
-	{".envrc", Always},
-	// Shells, and what else is read from a home.
-	{".bashrc", InHome},
-	{".bash_profile", InHome},
-	{".bash_login", InHome},
-	{".bash_logout", InHome},
-	{".bash_aliases", InHome},
-	{".profile", InHome},
-	{".zshrc", InHome},
-	{".zshenv", InHome},
-	{".zprofile", InHome},
-	{".zlogin", InHome},
-	{".zlogout", InHome},
-	{".ssh", InHome},
-	{".config", InHome},
-	// These run nothing that their user has not agreed to before, so they are held only
-	// where they are there.
-	{".zed", Never},
-	{".fleet", Never},
-	{".devcontainer", Never},
-	{".devcontainer.json", Never},
-	{".windsurf", Never},
-	{".aider.conf.yml", Never},
-	{".exrc", Never},
-	{".nvimrc", Never},
-	{".nvim.lua", Never},
-	{".vimrc", Never},
-	{".dir-locals.el", Never},
-	{".gdbinit", Never},
-	{".lldbinit", Never},
-	{".direnv", Never},
-	{".mise.toml", Never},
-	{"mise.toml", Never},
-	{".tool-versions", Never},
-	{".husky", Never},
-	{".gitmodules", Never},
-	{".pre-commit-config.yaml", Never},
-	{"lefthook.yml", Never},
-	{".lefthook.yml", Never},
-}
-
-// When says where a protected name that is absent is placed.
-type When int
-
-// Never, only where the mount is the home of a user of the host, only where it is no repository, or always.
-const (
-	Never When = iota
-	InHome
-	NoRepository
-	Always
-)
+// All of .git is one of them, and not its hooks and config alone: git also takes its configuration from where .git/commondir
+// points, and runs in each directory that the index calls a submodule. docs/decisions/0005-project-mounts.md has more.
+var protected = hostfiles.Protected
 
 // ProtectedIn looks for the protected names in the directory that is open at dir: those that are
 // there, and those that are not and must be placed. home says that it is a home.
@@ -102,7 +34,10 @@ func ProtectedIn(dir int, home bool) (present, absent []string, err error) {
 		return nil, nil, fmt.Errorf("it is a git repository without a work tree, in which the host's git runs what a command writes into "+
 			"config and hooks; mount it read-only (:ro), or a clone of it: %w", errdefs.ErrFailedPrecondition)
 	}
-	for _, p := range Protected {
+	for _, p := range protected() {
+		if p.Home && !home {
+			continue
+		}
 		var st unix.Stat_t
 		err := unix.Fstatat(dir, p.Name, &st, unix.AT_SYMLINK_NOFOLLOW)
 		switch {
@@ -110,11 +45,25 @@ func ProtectedIn(dir int, home bool) (present, absent []string, err error) {
 			present = append(present, p.Name)
 		case !errors.Is(err, unix.ENOENT):
 			return nil, nil, fmt.Errorf("cannot look at %s: %w", p.Name, err)
-		case p.Placed == Always, p.Placed == InHome && home, p.Placed == NoRepository && !repository(dir, GitName+"/"):
+		case places(p.Absent, dir, home):
 			absent = append(absent, p.Name)
 		}
 	}
 	return present, absent, nil
+}
+
+// places reports whether a name that is absent in the directory dir is placed there.
+func places(when hostfiles.When, dir int, home bool) bool {
+	switch when {
+	case hostfiles.Always:
+		return true
+	case hostfiles.InHome:
+		return home
+	case hostfiles.NoRepository:
+		return !repository(dir, GitName+"/")
+	default:
+		return false
+	}
 }
 
 // repository reports whether git takes what is at a prefix in the directory dir for a repository. A file .git
@@ -143,7 +92,7 @@ type Project struct {
 	// is protected.
 	Own bool `json:"own,omitempty"`
 	// Pinned are the names at its top that must be read-only, each there already. More
-	// of Protected are if they are there.
+	// of the protected names are if they are there, but those of a home.
 	Pinned []string `json:"pinned,omitempty"`
 	// Held are paths below it, without links on the way, that must be read-only, each there already. The directories on
 	// the way to each become mounts, so that they cannot be renamed.
@@ -153,8 +102,8 @@ type Project struct {
 // GitName is the name of a repository's git directory.
 const GitName = ".git"
 
-// maxPinned bounds Project.Pinned.
-const maxPinned = 64
+// maxPinned bounds Project.Pinned. A home can have every protected name, of which there are more than 200.
+const maxPinned = 512
 
 // MaxHeld bounds Project.Held.
 const MaxHeld = 256
@@ -188,9 +137,13 @@ func buildProject(s *Spec, p Project, tree int) error {
 		return err
 	}
 	defer unix.Close(top)
-	for _, e := range Protected {
+	for _, e := range protected() {
+		pinned := slices.Contains(p.Pinned, e.Name)
+		if e.Home && !pinned {
+			continue
+		}
 		err := Lock(top, e.Name, at(canary))
-		if errors.Is(err, fs.ErrNotExist) && !slices.Contains(p.Pinned, e.Name) {
+		if errors.Is(err, fs.ErrNotExist) && !pinned {
 			continue
 		}
 		if err != nil {
