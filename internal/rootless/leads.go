@@ -16,6 +16,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox"
 	"github.com/carrel-dev/carrel/internal/rootless/gitdir"
+	"github.com/carrel-dev/carrel/internal/spec/hostfiles"
 )
 
 // lead holds, in a writable mount, what the host's git is led to: files of its configuration, programs that it names, and
@@ -30,7 +31,7 @@ func (s *state) lead(dir *os.File, writable []string) (held []string, err error)
 	if err != nil {
 		s.tell("%s: not every git directory below it is held: %v", top, err)
 	}
-	for _, p := range sandbox.Protected {
+	for _, p := range hostfiles.Protected() {
 		path := filepath.Join(top, p.Name)
 		if fi, err := os.Lstat(path); err == nil && fi.Mode()&fs.ModeSymlink != 0 {
 			nested = append(nested, gitdir.Lead{Path: path, By: p.Name})
