@@ -98,6 +98,7 @@ var commandTable = []struct {
 	{"acp", "commands", (*app).acpCommand},
 	{"job", "commands", (*app).jobCommand},
 	{"undo", "commands", (*app).undoCommand},
+	{"changes", "commands", (*app).changesCommand},
 	{"agent", "commands", (*app).agentCommand},
 	{"runbook", "commands", (*app).runbookCommand},
 	{"approvals", "commands", (*app).approvalsCommand},

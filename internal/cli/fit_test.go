@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -202,6 +203,7 @@ var tables = map[string]string{
 	"context ls": "prod",
 	"job ls":     "make",
 	"undo":       "CHANGE",
+	"changes":    ".npmrc",
 
 	"agent memory ls": "backups",
 	"doctor":          "met",
@@ -225,6 +227,14 @@ func TestTablesFit(t *testing.T) {
 	}
 	jobs := filepath.Join(state, "carrel", "jobs")
 	if err := os.MkdirAll(jobs, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	back := filepath.Join(state, "carrel", "back", "run-1a2b3c4d")
+	held := `{"run":"run-1a2b3c4d","moved":[{"source":"/home/alice/project","path":".npmrc","reader":"npm, pnpm","trigger":"npm install"}]}`
+	if err := errors.Join(
+		os.MkdirAll(back, 0o700), os.WriteFile(filepath.Join(back, "back.json"), []byte(held), 0o600),
+		os.WriteFile(filepath.Join(back, "0.kept"), nil, 0o600),
+	); err != nil {
 		t.Fatal(err)
 	}
 	end := `{"code":143,"at":"` + time.Now().Format(time.RFC3339) + `"}`

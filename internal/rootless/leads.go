@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,20 +22,22 @@ import (
 
 // lead holds, in a writable mount, what the host's git is led to: files of its configuration, programs that it names, and
 // git directories. It returns the places, relative to the mount's top. What cannot be held is told to the person.
-func (s *state) lead(dir *os.File, writable []string) (held []string, err error) {
-	top := dir.Name()
+func (s *state) lead(t *tree, writable []string) (held []string, err error) {
+	dir, top := t.dir, t.dir.Name()
 	leads, err := gitdir.Leads(context.Background(), top, writable)
 	if err != nil {
 		s.tell("%s: cannot tell where the configuration of git leads, so nothing that it names is held: %v", top, err)
 	}
-	nested, err := gitdir.Nested(top)
-	if err != nil {
-		s.tell("%s: not every git directory below it is held: %v", top, err)
+	nested := gitdir.Followed(filepath.Join(top, sandbox.GitName))
+	for _, p := range t.had {
+		if path.Base(p) == sandbox.GitName {
+			nested = append(nested, gitdir.Followed(filepath.Join(top, p))...)
+		}
 	}
 	for _, p := range hostfiles.Protected() {
-		path := filepath.Join(top, p.Name)
-		if fi, err := os.Lstat(path); err == nil && fi.Mode()&fs.ModeSymlink != 0 {
-			nested = append(nested, gitdir.Lead{Path: path, By: p.Name})
+		at := filepath.Join(top, p.Name)
+		if fi, err := os.Lstat(at); err == nil && fi.Mode()&fs.ModeSymlink != 0 {
+			nested = append(nested, gitdir.Lead{Path: at, By: p.Name})
 		}
 	}
 	var others map[id.Workspace]note
@@ -92,9 +95,9 @@ const maxLinks = 40
 
 // places are what to hold in a mount so that a path leads where it does now: the place itself, and each link on the way that
 // lies in the mount. All that is of git's own at the top is held already.
-func places(path, top string) (all []place) {
+func places(at, top string) (all []place) {
 	done := "/"
-	rest := strings.Split(strings.Trim(path, "/"), "/")
+	rest := strings.Split(strings.Trim(at, "/"), "/")
 	for links := 0; len(rest) > 0; {
 		next := filepath.Join(done, rest[0])
 		rel, in := below(next, top)
@@ -143,8 +146,8 @@ func keepable(all []place) []place {
 }
 
 // below is a path relative to a directory that it lies in.
-func below(path, dir string) (rel string, in bool) {
-	rel, err := filepath.Rel(dir, path)
+func below(at, dir string) (rel string, in bool) {
+	rel, err := filepath.Rel(dir, at)
 	return rel, err == nil && rel != "." && rel != ".." && !strings.HasPrefix(rel, "../")
 }
 

@@ -141,7 +141,11 @@ func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace, git bool
 		}); err != nil {
 			return projects, err
 		}
-		if p.Held, err = s.lead(dir, writable); err != nil {
+		t, err := s.remember(dir, m.Source == home)
+		if err == nil {
+			p.Held, err = s.lead(t, writable)
+		}
+		if err != nil {
 			return projects, err
 		}
 		opened = append(opened, dir)

@@ -36,7 +36,12 @@ func NewProtection(name id.Workspace) (*Protection, error) {
 
 // Open opens the sources and protects the names in them. The caller closes them.
 func (h *Protection) Open(mounts []workspace.Mount) ([]launch.Project, error) {
-	return h.of.openMounts(mounts, h.name, false)
+	projects, err := h.of.openMounts(mounts, h.name, false)
+	for _, t := range h.of.trees { // what it changes is not looked at
+		err = errors.Join(err, t.dir.Close())
+	}
+	h.of.trees = nil
+	return projects, err
 }
 
 // Release removes what was made, once nothing of the workspace runs.

@@ -179,7 +179,7 @@ func (s *starter) end(purge bool) error {
 	crashpoint.Here("run.end.ended")
 	err := s.launcher.Groups.End(s.name)
 	if err == nil {
-		err = s.state.takeGit(context.Background())
+		err = errors.Join(s.state.takeGit(context.Background()), s.state.look(s.name))
 	}
 	crashpoint.Here("run.end.taken")
 	err = errors.Join(err, s.launcher.Groups.Close(), s.state.unplace(s.name))

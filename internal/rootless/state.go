@@ -25,6 +25,7 @@ import (
 //	runs/NAME           what a run made outside of its workspace; locked while it lives
 //	homes/NAME          homes that were kept
 //	git/NAME-0          the git directory of a run that lives, for a repository
+//	back/NAME           what the end of a run held back
 type state struct {
 	dir string
 	// mine is the open file of this run, which holds its lock.
@@ -34,6 +35,8 @@ type state struct {
 	// earlier ones.
 	repos []*gitdir.Repo
 	notes []string
+	// trees are the writable mounts of this run.
+	trees []*tree
 }
 
 // note is what a run made outside of its workspace.

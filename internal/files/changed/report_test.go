@@ -53,10 +53,12 @@ func TestText(t *testing.T) {
 	for i := range 5 {
 		list = append(list, changed.Entry{Path: fmt.Sprint("node_modules/.bin/", i), Mode: unix.S_IFREG, Links: 1})
 	}
-	list = append(list, changed.Entry{Path: "main.go", Mode: unix.S_IFREG, Links: 1}, changed.Entry{Path: "l\n", Mode: unix.S_IFLNK, Target: "/"})
+	list = append(list, changed.Entry{Path: "main.go", Mode: unix.S_IFREG, Links: 1},
+		changed.Entry{Path: "l\n", Mode: unix.S_IFLNK, Target: "/"})
 	got := changed.Text(changed.Classify(list, reads), func(s string) string { return strings.ReplaceAll(s, "\n", "?") })
 	want := []string{
-		"0/.envrc is acted on by direnv: cd", "1/.envrc is acted on by direnv: cd", "2/.envrc is acted on by direnv: cd", "3/.envrc is acted on by direnv: cd",
+		"0/.envrc is acted on by direnv: cd", "1/.envrc is acted on by direnv: cd", "2/.envrc is acted on by direnv: cd",
+		"3/.envrc is acted on by direnv: cd",
 		"more that programs of the host act on: 4/.envrc, 5/.envrc, 6/.envrc and 2 more", "links that lead out of the directory: l?",
 		"programs that git may not show: node_modules/.bin/0, node_modules/.bin/1, node_modules/.bin/2 and 2 more",
 	}

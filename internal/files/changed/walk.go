@@ -44,26 +44,30 @@ const (
 // Walk lists what was changed in an open directory since a moment, sorted by path, and how many more there are. skip says of a
 // directory, by its path, that it is not to be entered. Directories that cannot be read are listed in unread: a command
 // may have closed them. more counts what is over MaxEntries, or too deep.
-func Walk(ctx context.Context, top *os.File, since time.Time, skip func(path string) bool) (list []Entry, unread []string, more int, err error) {
+func Walk(ctx context.Context, top *os.File, since time.Time, skip func(path string) bool) (
+	list []Entry, unread []string, more int, err error,
+) {
 	w := &walk{since: since.UnixNano(), skip: skip}
-	w.idle = sync.NewCond(&w.mu)
-	rc, err := top.SyscallConn()
-	if err != nil {
-		return nil, nil, 0, err
-	}
-	cerr := rc.Control(func(fd uintptr) {
-		var own int
-		if own, err = unix.Openat(int(fd), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
-			w.todo = []dir{{fd: own}}
-			w.run(ctx)
-		}
-	})
-	if err = errors.Join(cerr, err, ctx.Err()); err != nil {
+	if err := w.begin(ctx, top); err != nil {
 		return nil, nil, 0, fmt.Errorf("cannot look for changes in %s: %w", top.Name(), err)
 	}
 	slices.SortFunc(w.list, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
 	slices.Sort(w.unread)
 	return w.list, w.unread, w.more, nil
+}
+
+// Names lists the paths in an open directory that match, directories among them, sorted. No file is looked at but for its name, and
+// what is in a directory that matches is not listed. more is as of Walk.
+func Names(ctx context.Context, top *os.File, skip, match func(path string) bool) (paths []string, more int, err error) {
+	w := &walk{skip: skip, match: match}
+	if err := w.begin(ctx, top); err != nil {
+		return nil, 0, fmt.Errorf("cannot look for names in %s: %w", top.Name(), err)
+	}
+	for _, e := range w.list {
+		paths = append(paths, e.Path)
+	}
+	slices.Sort(paths)
+	return paths, w.more + len(w.unread), nil
 }
 
 // dir is an open directory to look into.
@@ -79,6 +83,8 @@ const maxOpen = 128
 type walk struct {
 	since int64
 	skip  func(string) bool
+	// match is for names, without their files.
+	match func(string) bool
 
 	mu      sync.Mutex
 	idle    *sync.Cond
@@ -87,6 +93,23 @@ type walk struct {
 	list    []Entry
 	unread  []string
 	more    int
+}
+
+// begin looks into the top and all below it.
+func (w *walk) begin(ctx context.Context, top *os.File) error {
+	w.idle = sync.NewCond(&w.mu)
+	rc, err := top.SyscallConn()
+	if err != nil {
+		return err
+	}
+	cerr := rc.Control(func(fd uintptr) {
+		var own int
+		if own, err = unix.Openat(int(fd), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
+			w.todo = []dir{{fd: own}}
+			w.run(ctx)
+		}
+	})
+	return errors.Join(cerr, err, ctx.Err())
 }
 
 // run looks into directories until none is left.
@@ -184,8 +207,14 @@ func (v *visitor) visit(ctx context.Context, d dir) {
 			if name == "." || name == ".." {
 				continue
 			}
+			if v.match != nil && v.match(d.path+name) {
+				v.list = append(v.list, Entry{Path: d.path + name})
+				continue
+			}
 			if kind == unix.DT_DIR {
 				below = append(below, name)
+			} else if v.match != nil && kind != unix.DT_UNKNOWN {
+				continue
 			} else if kind = v.look(d, name); kind == unix.DT_DIR { // of a file system that names no types
 				below = append(below, name)
 			}
@@ -236,7 +265,7 @@ func (v *visitor) look(d dir, name string) (kind uint8) {
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		return unix.DT_DIR
 	}
-	if st.Ctim.Nano() < v.since {
+	if v.match != nil || st.Ctim.Nano() < v.since {
 		return unix.DT_UNKNOWN
 	}
 	e := Entry{Path: d.path + name, Mode: st.Mode, Links: uint32(st.Nlink), Size: st.Size}

@@ -118,15 +118,48 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-func BenchmarkWalk(b *testing.B) {
+func TestNames(t *testing.T) {
+	top := t.TempDir()
+	for _, p := range []string{".git/config", "a/.git/config", "a/b/.envrc", "c/plain", "skipped/.git/config"} {
+		write(t, filepath.Join(top, p))
+	}
+	must(t, os.Symlink("a", filepath.Join(top, "link")))
+	d, err := os.Open(top)
+	must(t, err)
+	defer d.Close()
+	match := func(p string) bool { return slices.Contains([]string{".git", ".envrc", "link"}, filepath.Base(p)) }
+	got, more, err := changed.Names(t.Context(), d, func(p string) bool { return p == "skipped" }, match)
+	if want := []string{".git", "a/.git", "a/b/.envrc", "link"}; err != nil || more != 0 || !slices.Equal(got, want) {
+		t.Errorf("found %q, %d more, %v; want %q", got, more, err, want)
+	}
+}
+
+func BenchmarkNames(b *testing.B) {
+	d, err := os.Open(big(b))
+	must(b, err)
+	defer d.Close()
+	for b.Loop() {
+		if _, _, err := changed.Names(b.Context(), d, nil, func(string) bool { return false }); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// big is a tree of 50,000 files in 2,500 directories.
+func big(b *testing.B) string {
 	top := b.TempDir()
 	for i := range 50_000 {
+		dir := filepath.Join(top, fmt.Sprint("d", i/1000), fmt.Sprint("e", i/20))
 		if i%20 == 0 {
-			must(b, os.MkdirAll(filepath.Join(top, fmt.Sprint("d", i/1000), fmt.Sprint("e", i/20)), 0o700))
+			must(b, os.MkdirAll(dir, 0o700))
 		}
-		must(b, os.WriteFile(filepath.Join(top, fmt.Sprint("d", i/1000), fmt.Sprint("e", i/20), fmt.Sprint("f", i)), nil, 0o600))
+		must(b, os.WriteFile(filepath.Join(dir, fmt.Sprint("f", i)), nil, 0o600))
 	}
-	d, err := os.Open(top)
+	return top
+}
+
+func BenchmarkWalk(b *testing.B) {
+	d, err := os.Open(big(b))
 	must(b, err)
 	defer d.Close()
 	since := later()

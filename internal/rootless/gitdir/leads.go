@@ -263,40 +263,12 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Nested finds what git takes for its directory in and below a directory, but for a .git of the directory itself that is one. What a
-// file or link .git leads to is among it.
-func Nested(work string) (all []Lead, err error) {
-	if fi, err := os.Lstat(filepath.Join(work, ".git")); err == nil && !fi.IsDir() {
-		all = append(all, followed(filepath.Join(work, ".git"))...)
-	}
-	seen := 0
-	err = filepath.WalkDir(work, func(p string, d fs.DirEntry, err error) error {
-		if seen++; seen > maxNames {
-			return fmt.Errorf("it has more than %d files", maxNames)
-		}
-		switch {
-		case errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist):
-			return nil // commands cannot read it either, or it has just gone
-		case err != nil:
-			return err
-		case d.Name() == ".git" && filepath.Dir(p) != work:
-			all = append(all, followed(p)...)
-			if d.IsDir() {
-				return fs.SkipDir
-			}
-		case d.IsDir() && (d.Name() == "node_modules" || d.Name() == ".git"):
-			return fs.SkipDir
-		}
+// Followed is a .git, if there is one, with what git is led to by it: a link's target, or the directory that a file names, and the
+// common one of that.
+func Followed(at string) []Lead {
+	if !exists(at) {
 		return nil
-	})
-	return all, err
-}
-
-// maxNames is how many names of a tree are looked at.
-const maxNames = 1 << 20
-
-// followed is a .git and what it leads to: a link's target, or the directory that a file names, and the common one of that.
-func followed(at string) []Lead {
+	}
 	all := []Lead{{Path: at, By: "git"}}
 	dir, err := filepath.EvalSymlinks(at)
 	if err != nil {
