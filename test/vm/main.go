@@ -65,7 +65,7 @@ func parse(args []string) (options, error) {
 	f.BoolVar(&o.list, "list", false, "list the jobs and end")
 	f.IntVar(&o.cpus, "cpus", 2, "processors of a guest")
 	f.IntVar(&o.memoryMiB, "memory", 1536, "memory of a guest, in `MiB`")
-	f.DurationVar(&o.timeout, "timeout", 0, "how long a guest may take (default 15m, with -full 25m)")
+	f.DurationVar(&o.timeout, "timeout", 0, "how long a guest may take (default 30m, with -full 45m)")
 	f.StringVar(&o.cache, "cache", ".cache/vm", "`directory` for the kernel and the logs, below the module's root if relative")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -85,7 +85,7 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("cannot use the layout %q: there are v1, v2 and systemd", l)
 	}
 	if o.timeout == 0 {
-		o.timeout = map[bool]time.Duration{false: 15 * time.Minute, true: 25 * time.Minute}[o.full]
+		o.timeout = map[bool]time.Duration{false: 30 * time.Minute, true: 45 * time.Minute}[o.full]
 	}
 	if o.quick {
 		o.layouts = []job.Layout{job.V2}
