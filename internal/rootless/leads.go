@@ -22,9 +22,9 @@ import (
 
 // lead holds, in a writable mount, what the host's git is led to: files of its configuration, programs that it names, and
 // git directories. It returns the places, relative to the mount's top. What cannot be held is told to the person.
-func (s *state) lead(t *tree, writable []string) (held []string, err error) {
+func (s *state) lead(t *tree, asked func() ([]gitdir.Lead, error)) (held []string, err error) {
 	dir, top := t.dir, t.dir.Name()
-	leads, err := gitdir.Leads(context.Background(), top, writable)
+	leads, err := asked()
 	if err != nil {
 		s.tell("%s: cannot tell where the configuration of git leads, so nothing that it names is held: %v", top, err)
 	}
@@ -80,6 +80,20 @@ func outermost(held []string) (out []string) {
 		}
 	}
 	return out
+}
+
+// askGit begins to ask the host's git where its configuration leads, and returns how to wait for the answer.
+func askGit(top string, writable []string) func() ([]gitdir.Lead, error) {
+	type answer struct {
+		leads []gitdir.Lead
+		err   error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		leads, err := gitdir.Leads(context.Background(), top, writable)
+		answers <- answer{leads, err}
+	}()
+	return func() ([]gitdir.Lead, error) { a := <-answers; return a.leads, a.err }
 }
 
 func (s *state) tell(format string, a ...any) { s.notes = append(s.notes, fmt.Sprintf(format, a...)) }

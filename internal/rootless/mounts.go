@@ -135,6 +135,7 @@ func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace, git bool
 			continue
 		}
 		p := &projects[len(projects)-1]
+		asked := askGit(dir.Name(), writable) // it answers while names are looked for
 		if err := s.alone(func() (err error) {
 			p.Pinned, err = s.pin(dir, m.Source == home)
 			return err
@@ -143,7 +144,7 @@ func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace, git bool
 		}
 		t, err := s.remember(dir, m.Source == home)
 		if err == nil {
-			p.Held, err = s.lead(t, writable)
+			p.Held, err = s.lead(t, asked)
 		}
 		if err != nil {
 			return projects, err
