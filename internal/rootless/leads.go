@@ -21,7 +21,7 @@ import (
 )
 
 // lead holds, in a writable mount, what the host's git is led to: files of its configuration, programs that it names, and
-// git directories. It returns the places, relative to the mount's top. What cannot be held is told to the person.
+// git directories; and names below the top that programs of the host act on. It returns the places, relative to the mount's top. What cannot be held is told to the person.
 func (s *state) lead(t *tree, asked func() ([]gitdir.Lead, error)) (held []string, err error) {
 	dir, top := t.dir, t.dir.Name()
 	leads, err := asked()
@@ -30,8 +30,11 @@ func (s *state) lead(t *tree, asked func() ([]gitdir.Lead, error)) (held []strin
 	}
 	nested := gitdir.Followed(filepath.Join(top, sandbox.GitName))
 	for _, p := range t.had {
-		if path.Base(p) == sandbox.GitName {
+		switch e, _ := hostfiles.Match(p, t.home); {
+		case path.Base(p) == sandbox.GitName:
 			nested = append(nested, gitdir.Followed(filepath.Join(top, p))...)
+		case e.Act >= hostfiles.HeldPresent && strings.Contains(p, "/"): // others are held by their name
+			nested = append(nested, gitdir.Lead{Path: filepath.Join(top, p), By: e.Reader})
 		}
 	}
 	for _, p := range hostfiles.Protected() {
@@ -66,7 +69,7 @@ func (s *state) lead(t *tree, asked func() ([]gitdir.Lead, error)) (held []strin
 		}
 	}
 	if len(missed) > 0 {
-		s.tell("%s: git is led to more places in it than can be held; %d are not, the first is %s", top, len(missed), missed[0])
+		s.tell("%s: there are more places in it than can be held; %d are not, the first is %s", top, len(missed), missed[0])
 	}
 	return outermost(held), nil
 }

@@ -10,8 +10,8 @@ import (
 // What a command leaves that a program of the host would act on is moved out of the project and said; it can be put back.
 func TestHeldBack(t *testing.T) {
 	u := newUser(t)
-	u.sh("mkdir -p project/sub project/pkg; echo old > project/pkg/.npmrc; git -C project/pkg init -q old")
-	r := u.inside(`echo a > .npmrc; mkdir -p .yarn/plugins; echo b > .yarn/plugins/x.cjs; echo c > sub/.eslintrc.js; echo new > pkg/.npmrc; git init -q sub/repo;
+	u.sh("mkdir -p project/sub project/pkg; echo old > project/pkg/.eslintrc.js; echo old > project/pkg/.npmrc; mkdir -p project/deep/er/.vscode; echo s > project/deep/er/.vscode/tasks.json; git -C project/pkg init -q old")
+	r := u.inside(`echo a > .npmrc; mkdir -p .yarn/plugins; echo b > .yarn/plugins/x.cjs; echo c > sub/.eslintrc.js; echo new > pkg/.eslintrc.js; (echo evil > pkg/.npmrc; rm -f pkg/.npmrc; mv pkg p; mv deep d; rm -rf deep/er/.vscode; echo evil > deep/er/.vscode/tasks.json; cp pkg/.npmrc x) 2>/dev/null; cmp x pkg/.npmrc; git init -q sub/repo;
 		ln -s /etc/passwd .pryrc; echo src > main.go; mkdir -p node_modules/x/.bin; echo d > node_modules/x/.npmrc; mkdir -p sub/.Claude; echo e > sub/.Claude/settings.json`)
 	if r.code != 0 || !strings.Contains(r.err, "held back, as programs of the host act on it: ") || !strings.Contains(r.err, ".npmrc (npm") {
 		t.Fatalf("%+v", r)
@@ -19,12 +19,12 @@ func TestHeldBack(t *testing.T) {
 	if lines := strings.Count(r.err, "\n"); lines > 10 {
 		t.Errorf("%d lines: %s", lines, r.err)
 	}
-	if got := u.sh("cd project; ls -A .npmrc .yarn/plugins sub/.eslintrc.js sub/repo/.git .pryrc sub/.Claude 2>/dev/null | grep -v :; cat main.go pkg/.npmrc node_modules/x/.npmrc").out; got != "src\nnew\nd\n" {
+	if got := u.sh("cd project; ls -A .npmrc .yarn/plugins sub/.eslintrc.js sub/repo/.git .pryrc sub/.Claude 2>/dev/null | grep -v :; cat main.go pkg/.eslintrc.js node_modules/x/.npmrc pkg/.npmrc deep/er/.vscode/tasks.json").out; got != "src\nnew\nd\nold\ns\n" {
 		t.Errorf("left: %q", got)
 	}
 	// What was there already is not moved, and is said.
-	if !strings.Contains(r.err, "pkg/.npmrc is acted on by npm") {
-		t.Errorf("it does not say that pkg/.npmrc was changed: %s", r.err)
+	if !strings.Contains(r.err, "pkg/.eslintrc.js is acted on by ") {
+		t.Errorf("it does not say that pkg/.eslintrc.js was changed: %s", r.err)
 	}
 	run := strings.Fields(u.sh("ls .local/state/carrel/back").out)
 	list := finish(u.command("", filepath.Join(programs, "carrel"), "changes"), "")
