@@ -195,11 +195,13 @@ func (s *state) holdBack(t *tree, name id.Workspace, back []Moved) error {
 		if err := moveOut(t.dir, m.Path, kept.at(to, m)); err != nil {
 			left = append(left, fmt.Sprintf("%s (%v)", termtext.Visible(m.Path), err))
 		} else {
-			moved = append(moved, fmt.Sprintf("%s (%s: %s)", termtext.Visible(m.Path), m.Reader, m.Trigger))
+			reader, _, _ := strings.Cut(m.Reader, ",")
+			moved = append(moved, fmt.Sprintf("%s (%s)", termtext.Visible(m.Path), reader))
 		}
 	}
 	if len(moved) > 0 {
-		s.tell("%s: held back, as programs of the host act on it: %s; carrel changes --restore %s puts it there", t.dir.Name(), few(moved), name)
+		s.tell("%s: held back, as programs of the host act on it: %s; carrel changes shows it, and carrel changes --restore %s puts it there",
+			t.dir.Name(), few(moved), name)
 	}
 	if len(left) > 0 || over > 0 {
 		s.tell("%s: programs of the host act on %d files that could not be held back: %s", t.dir.Name(), len(left)+over, few(left))
