@@ -260,12 +260,12 @@ func (w *walker) differ(path string, upper, lower folder, was, is Entry) (Kind, 
 
 // equal compares two files of one size.
 func (w *walker) equal(upper, lower folder, name string) (bool, error) {
-	a, _, err := upper.file(name)
+	a, err := upper.file(name)
 	if err != nil {
 		return false, err
 	}
 	defer a.Close()
-	b, _, err := lower.file(name)
+	b, err := lower.file(name)
 	if err != nil {
 		return false, err
 	}

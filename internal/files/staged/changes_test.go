@@ -19,7 +19,7 @@ import (
 // project is what most tests begin with.
 func project() map[string]string {
 	return map[string]string{
-		"same": "same\n", "text": "1\n2\n3\n", "script": "#!/bin/sh\n", "gone": "gone\n", 
+		"same": "same\n", "text": "1\n2\n3\n", "script": "#!/bin/sh\n", "gone": "gone\n",
 		"dir/one": "1\n", "dir/two": "2\n", "dir/sub/three": "3\n",
 		"old/a": "a\n", "old/deep/b": "b\n", "link": "-> text", "file": "file\n", "tree/x": "x\n", "tree/y/z": "z\n", "empty/": "",
 	}

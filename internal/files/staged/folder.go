@@ -127,10 +127,10 @@ var errIrregular = fmt.Errorf("it is no regular file: %w", errdefs.ErrFailedPrec
 
 // file opens a regular file for reading. It is looked at before it is opened, by a descriptor that opens nothing: to open a
 // device can have effects.
-func (d folder) file(path string) (*os.File, stamp, error) {
+func (d folder) file(path string) (*os.File, error) {
 	fd, err := d.open(path, unix.O_PATH, 0)
 	if err != nil {
-		return nil, stamp{}, err
+		return nil, err
 	}
 	at := folder{fd}
 	defer at.close()
@@ -139,10 +139,13 @@ func (d folder) file(path string) (*os.File, stamp, error) {
 		err = errIrregular
 	}
 	if err != nil {
-		return nil, s, err
+		return nil, err
 	}
-	f, err := os.OpenFile("/proc/self/fd/"+strconv.Itoa(fd), os.O_RDONLY|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	return f, s, err
+	real, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(real), path), nil
 }
 
 // each calls a function for the names in d, in no order, until it fails.

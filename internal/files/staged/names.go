@@ -93,3 +93,34 @@ func leadsOut(path, target string) bool {
 	}
 	return false
 }
+
+// escapes are those of C that Git writes in names.
+var escapes = map[byte]byte{'\a': 'a', '\b': 'b', '\t': 't', '\n': 'n', '\v': 'v', '\f': 'f', '\r': 'r', '"': '"', '\\': '\\'}
+
+// quote writes a name as Git does, between quotes if it has a quote, a backslash, or a character that a terminal acts on or
+// that cannot be seen. Letters that can be seen stay as they are.
+func quote(name string) string {
+	var b strings.Builder
+	quoted := false
+	for i := 0; i < len(name); {
+		r, n := utf8.DecodeRuneInString(name[i:])
+		if e, ok := escapes[name[i]]; ok {
+			quoted = true
+			b.WriteByte('\\')
+			b.WriteByte(e)
+		} else if r == utf8.RuneError && n == 1 || patch.Odd(r) {
+			quoted = true
+			for _, c := range []byte(name[i : i+n]) {
+				b.WriteByte('\\')
+				b.Write([]byte{'0' + c>>6, '0' + c>>3&7, '0' + c&7})
+			}
+		} else {
+			b.WriteString(name[i : i+n])
+		}
+		i += n
+	}
+	if quoted {
+		return `"` + b.String() + `"`
+	}
+	return name
+}
