@@ -41,7 +41,10 @@ func (d folder) close() {
 }
 
 // proc is the path of a name in d for calls that take no descriptor. The name itself must not be followed by the call.
-func (d folder) proc(name string) string { return "/proc/self/fd/" + strconv.Itoa(d.fd) + "/" + name }
+func (d folder) proc(name string) string { return d.link() + "/" + name }
+
+// link is the path of d itself.
+func (d folder) link() string { return "/proc/self/fd/" + strconv.Itoa(d.fd) }
 
 // open opens a path.
 func (d folder) open(path string, flags int, mode uint32) (int, error) {
@@ -141,7 +144,7 @@ func (d folder) file(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	real, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	real, err := unix.Open(at.link(), unix.O_RDONLY|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -30,6 +30,7 @@ type lab struct {
 	top, lower, upper, keep string
 	user                    bool
 	since                   time.Time
+	opened                  *staged.Copy
 }
 
 // newLab makes a project of files by their paths: "dir/" is a directory, "-> target" a link, everything else a content. What is
@@ -50,12 +51,9 @@ func newLab(t testing.TB, files map[string]string) *lab {
 // start notes the time at which the run begins, once the clock of file systems has moved on.
 func (l *lab) start(t testing.TB) {
 	t.Helper()
-	began, err := staged.Clock()
+	since, err := staged.Clock(t.Context())
 	must(t, err)
-	for l.since = began; !l.since.After(began); {
-		l.since, err = staged.Clock()
-		must(t, err)
-	}
+	l.since = since
 }
 
 func lay(t testing.TB, dir string, files map[string]string) {
@@ -104,15 +102,20 @@ func (l *lab) run(t testing.TB, f func(merged string) error) {
 	must(t, <-done)
 }
 
-// copyOf opens a lab's directories.
+// copy opens a lab's directories, once.
 func (l *lab) copy(t testing.TB) staged.Copy {
 	t.Helper()
-	lower, err := os.Open(l.lower)
-	must(t, err)
-	upper, err := os.Open(l.upper)
-	must(t, err)
-	t.Cleanup(func() { lower.Close(); upper.Close() })
-	return staged.Copy{Lower: lower, Upper: upper, UserXattr: l.user}
+	if l.opened == nil {
+		lower, err := os.Open(l.lower)
+		must(t, err)
+		upper, err := os.Open(l.upper)
+		must(t, err)
+		t.Cleanup(func() { lower.Close(); upper.Close() })
+		l.opened = &staged.Copy{Lower: lower, Upper: upper}
+	}
+	c := *l.opened
+	c.UserXattr = l.user
+	return c
 }
 
 func (l *lab) changes(t testing.TB) []staged.Change {

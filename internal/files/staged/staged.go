@@ -10,6 +10,7 @@
 package staged
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -95,14 +96,25 @@ type Change struct {
 	Refused string
 }
 
-// Clock is the time by which file systems stamp changes: a change that is made later has this stamp or a later one. A caller
-// takes it before a run begins, for Options.Since.
-func Clock() (time.Time, error) {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &ts); err != nil {
-		return time.Time{}, fmt.Errorf("cannot read the clock of file systems: %w", err)
+// Clock is the time by which file systems stamp changes, for Options.Since. A change that was made before the call has an older
+// stamp, and one that is made after it this one or a newer one. The clock moves on some hundred times a second, and a stamp may
+// be ahead of it; so Clock waits until it has passed the moment of the call, mostly for some milliseconds.
+func Clock(ctx context.Context) (time.Time, error) {
+	called := time.Now()
+	for {
+		var ts unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &ts); err != nil {
+			return time.Time{}, fmt.Errorf("cannot read the clock of file systems: %w", err)
+		}
+		if now := time.Unix(ts.Unix()); now.After(called) {
+			return now, nil
+		}
+		select {
+		case <-ctx.Done():
+			return time.Time{}, fmt.Errorf("cannot wait for the clock of file systems: %w", context.Cause(ctx))
+		case <-time.After(time.Millisecond):
+		}
 	}
-	return time.Unix(ts.Unix()), nil
 }
 
 // ComparePaths orders paths so that what is in a directory follows the directory at once: "/" comes before every other byte.

@@ -1,0 +1,53 @@
+package staged
+
+// remember notes the states that count as older than the run though they are new, so that the changes can be made again: what
+// Undo, or an Apply that was taken back, put where it was, and directories in which nobody else changed anything.
+func (t *txn) remember(back bool) error {
+	own, err := t.s.own()
+	if err != nil {
+		return err
+	}
+	for _, o := range t.j.Ops {
+		if o.In {
+			dir, _ := split(string(o.Path))
+			t.noteDir(own, dir)
+		}
+		if !o.Base || !back && t.j.Undoes == "" {
+			continue
+		}
+		switch {
+		case o.Do == chmod:
+			t.noteDir(own, string(o.Path))
+		case !back:
+			for _, i := range o.New {
+				own[name(join(string(o.Path), string(i.Rel)))] = mark{i.Stamp.Ino, i.Stamp.CTime}
+			}
+		case len(o.Old) > 0:
+			t.noteOld(own, o)
+		}
+	}
+	return t.s.putOwn(own)
+}
+
+// noteDir notes what a directory is now. One that is gone needs no note.
+func (t *txn) noteDir(own map[name]mark, path string) {
+	d, err := t.lower.via(path)
+	if err != nil {
+		return
+	}
+	defer d.close()
+	if s, err := d.self(); err == nil {
+		own[name(path)] = mark{s.Ino, s.CTime}
+	}
+}
+
+// noteOld notes what was put back, if it is still that.
+func (t *txn) noteOld(own map[name]mark, o *op) {
+	d, base, err := t.b.parent(string(o.Path))
+	if err != nil {
+		return
+	}
+	if s, there, err := d.stat(base); err == nil && there && o.Old[0].Stamp.unchanged(s, true) {
+		own[o.Path] = mark{s.Ino, s.CTime}
+	}
+}
