@@ -327,7 +327,7 @@ func (t *txn) commit() error {
 	if err := t.sync(); err != nil {
 		return err
 	}
-	t.restamp()
+	t.restamp(t.j)
 	if err := t.s.put(t.j.ID, commitFile, t.j); err != nil {
 		return err
 	}
@@ -337,8 +337,8 @@ func (t *txn) commit() error {
 
 // restamp notes what the files are after the exchange, which changed their time of change. One that another process has changed
 // since then keeps the stamp that it had, so that Undo sees it.
-func (t *txn) restamp() {
-	for _, o := range t.j.Ops {
+func (t *txn) restamp(j *journal) {
+	for _, o := range j.Ops {
 		if len(o.New) == 0 {
 			continue
 		}

@@ -132,6 +132,9 @@ func (t *txn) back() (left []Conflict, err error) {
 	if err := t.remember(true); err != nil {
 		return left, err
 	}
+	if err := t.restampUndone(); err != nil {
+		return left, err
+	}
 	if err := t.sync(); err != nil {
 		return left, err
 	}
@@ -247,4 +250,17 @@ func (t *txn) closeDirs() error {
 		}
 	}
 	return nil
+}
+
+// restampUndone notes the new times of what an Undo that was taken back had put away, so that it can be undone again.
+func (t *txn) restampUndone() error {
+	if t.j.Undoes == "" || !t.s.has(t.j.Undoes, doneFile) {
+		return nil
+	}
+	was := &journal{}
+	if err := t.s.load(t.j.Undoes, doneFile, was); err != nil {
+		return err
+	}
+	t.restamp(was)
+	return t.s.put(t.j.Undoes, doneFile, was)
 }
