@@ -18,6 +18,7 @@ type builder struct {
 	at   folder
 	path string // of at
 	ok   bool   // at is open
+	buf  []byte
 }
 
 func (b *builder) close() {
@@ -152,7 +153,22 @@ func (b *builder) fill(f *os.File, n *node, from source) error {
 		return err
 	}
 	defer src.Close()
-	_, err = io.Copy(f, io.LimitReader(src, maxApply)) // the kernel copies
+	// A small file takes one read and one write. To have the kernel copy it, or to reserve memory, takes longer.
+	if b.buf == nil {
+		b.buf = make([]byte, 64<<10)
+	}
+	got, err := io.ReadFull(src, b.buf)
+	if got > 0 {
+		if _, err := f.Write(b.buf[:got]); err != nil {
+			return err
+		}
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil
+	}
+	if err == nil {
+		_, err = io.Copy(f, io.LimitReader(src, maxApply))
+	}
 	return err
 }
 
