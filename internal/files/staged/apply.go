@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -358,8 +359,8 @@ func (t *txn) finish() error {
 			return fmt.Errorf("what %q was cannot be kept: %w", o.Path, err)
 		}
 	}
-	for i := len(t.j.Ops) - 1; i >= 0; i-- {
-		if o := t.j.Ops[i]; o.Do == chmod {
+	for _, o := range slices.Backward(t.j.Ops) {
+		if o.Do == chmod {
 			if err := t.setLast(o); err != nil {
 				return err
 			}

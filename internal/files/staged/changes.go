@@ -251,6 +251,7 @@ func (w *walker) differ(path string, upper, lower folder, was, is Entry) (Kind, 
 		if a.Rdev != b.Rdev || a.Mode&unix.S_IFMT != b.Mode&unix.S_IFMT {
 			return Other, nil
 		}
+	default: // has nothing but its mode
 	}
 	if was.Mode != is.Mode {
 		return Mode, nil

@@ -43,8 +43,9 @@ func TestDiff(t *testing.T) {
 		"a": "1\n2\n3\n4\n5\n6\n7\n8\n9\n", "bin": "x\x00y", "cut": "no end", "gone": "gone\n", "link": "-> a", "sp ace": "x\n", "turned": "t\n",
 	})
 	lay(t, l.upper, map[string]string{
-		"a": "1\n2\n3\n4\nV\n6\n7\n8\n9\n", "bin": "x\x00yz", "cut": "no end\n", "link": "-> bin", "new\n\"\\": "n", "sp ace": "y\n", "turned": "-> a",
-		"esc": "\x1b[31m\u202e\n", "empty": "", "d/": "",
+		"a": "1\n2\n3\n4\nV\n6\n7\n8\n9\n", "bin": "x\x00yz", "cut": "no end\n", "link": "-> bin", "new\n\"\\": "n", "sp ace": "y\n",
+		"turned": "-> a",
+		"esc":    "\x1b[31m\u202e\n", "empty": "", "d/": "",
 	})
 	must(t, os.Chmod(l.upper+"/a", 0o755))
 	got, stat := l.diff(t, staged.DiffOptions{Visible: true})
@@ -133,7 +134,8 @@ func TestGitAppliesTheDiff(t *testing.T) {
 	var merged map[string]string
 	l.run(t, func(m string) error {
 		err := errors.Join(everything(m), os.RemoveAll(m+"/new/abs"), os.Chmod(m+"/empty", 0o755), os.Remove(m+"/file/in/it"),
-			os.WriteFile(m+"/file/in/it", []byte("it\n"), 0o644), os.Chmod(m+"/new/dir/file", 0o644), os.Chmod(m+"/file/in", 0o755), os.Chmod(m+"/file", 0o755))
+			os.WriteFile(m+"/file/in/it", []byte("it\n"), 0o644), os.Chmod(m+"/new/dir/file", 0o644), os.Chmod(m+"/file/in", 0o755),
+			os.Chmod(m+"/file", 0o755))
 		merged = tree(t, m)
 		return err
 	})

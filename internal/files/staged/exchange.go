@@ -128,8 +128,9 @@ func rename(d folder, base string, o *op) error {
 		return renameError(unix.Renameat2(d.fd, temp, d.fd, base, unix.RENAME_EXCHANGE))
 	case remove:
 		return renameError(unix.Renameat2(d.fd, base, d.fd, temp, unix.RENAME_NOREPLACE))
+	default: // a mode is changed after the exchange
+		return nil
 	}
-	return nil
 }
 
 // renameBack undoes the operation.
@@ -141,8 +142,9 @@ func renameBack(d folder, base string, o *op) error {
 		return renameError(unix.Renameat2(d.fd, temp, d.fd, base, unix.RENAME_EXCHANGE))
 	case remove:
 		return renameError(unix.Renameat2(d.fd, temp, d.fd, base, unix.RENAME_NOREPLACE))
+	default:
+		return nil
 	}
-	return nil
 }
 
 func renameError(err error) error {

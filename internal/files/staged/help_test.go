@@ -6,10 +6,12 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -170,6 +172,7 @@ func tree(t testing.TB, dir string) map[string]string {
 				return err
 			}
 			is += " " + target
+		default:
 		}
 		all[strings.TrimPrefix(path, dir+"/")] = is
 		return nil
@@ -204,4 +207,20 @@ func inMounts(f func() error, done chan<- error) {
 		}
 		done <- err
 	}()
+}
+
+// asUser calls a function as an ordinary user: at once if that is who runs the test, else in a child that runs the same test.
+func asUser(t *testing.T, f func()) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		f()
+		return
+	}
+	c := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run", "^"+t.Name()+"$", "-test.v")
+	c.Dir, c.Env = "/", []string{"TMPDIR=/tmp"}
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := c.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS") {
+		t.Errorf("as a user: %v\n%s", err, out)
+	}
 }
