@@ -502,6 +502,29 @@ func TestOwnersAndAttributes(t *testing.T) {
 	}
 }
 
+// A file of the project with several names is changed under each by itself, at once or one after the other.
+func TestNamesOfOneFile(t *testing.T) {
+	l := newLab(t, map[string]string{"a": "x"})
+	must(t, os.Link(l.lower+"/a", l.lower+"/b"))
+	must(t, os.Link(l.lower+"/a", l.lower+"/c"))
+	l.start(t)
+	lay(t, l.upper, map[string]string{"a": "A", "b": "B"})
+	want := map[string]string{"a": "-rw-r--r-- A", "b": "-rw-r--r-- B", "c": "-rw-r--r-- x"}
+	_, err := l.apply(t)
+	must(t, err)
+	equalTrees(t, "at once", tree(t, l.lower), want)
+	must(t, l.undo(t))
+	equalTrees(t, "undone", tree(t, l.lower), map[string]string{"a": "-rw-r--r-- x", "b": "-rw-r--r-- x", "c": "-rw-r--r-- x"})
+	must(t, os.Remove(l.lower+"/b"))
+	must(t, os.Link(l.lower+"/a", l.lower+"/b"))
+	l.start(t)
+	for _, p := range []string{"a", "b"} {
+		_, err := l.apply(t, p)
+		must(t, err)
+	}
+	equalTrees(t, "one after the other", tree(t, l.lower), want)
+}
+
 // A link in the way of a path is not followed.
 func TestLinkInTheWay(t *testing.T) {
 	l := newLab(t, map[string]string{"d/f": "a"})

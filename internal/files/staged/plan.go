@@ -22,7 +22,7 @@ type planner struct {
 	lower, upper folder
 	since        time.Time
 	base         func(path string) ([]byte, bool)
-	own          map[name]mark
+	own          inodes
 	parents      map[string]*parent
 	j            *journal
 	conflicts    []Conflict
@@ -42,9 +42,7 @@ func (p *planner) conflict(path, why string) {
 }
 
 // isBase reports whether what is there is what was there when the run began.
-func (p *planner) isBase(path string, s stamp) bool {
-	return s.before(p.since) || p.own[name(path)] == mark{s.Ino, s.CTime}
-}
+func (p *planner) isBase(s stamp) bool { return s.before(p.since) || p.own.has(s) }
 
 // plan makes operations of the chosen changes. Each tree that is made or removed is one, since one rename does it.
 func (p *planner) plan(all []Change, chosen []bool) error {
@@ -80,7 +78,7 @@ var actions = map[Kind]action{Create: create, Delete: remove, Modify: replace, M
 // tree makes an operation of a change and of those below it.
 func (p *planner) tree(all []Change, chosen []bool) error {
 	c := &all[0]
-	o := &op{Path: name(c.Path), Do: actions[c.Kind], from: source{p.upper, c.Path}, Base: p.isBase(c.Path, c.Old.stamp)}
+	o := &op{Path: name(c.Path), Do: actions[c.Kind], from: source{p.upper, c.Path}, Base: p.isBase(c.Old.stamp)}
 	in, err := p.parent(c.Path)
 	if err != nil {
 		return err
@@ -154,7 +152,7 @@ func ownerFor(c *Change, in *parent) (uid, gid int) {
 // check notes a conflict if something that goes is not what it was when the run began. Of a directory all that is in it is
 // checked; it itself is newer whenever a name in it is.
 func (p *planner) check(o *op, c *Change) {
-	if c.Old.Type == Dir || p.isBase(c.Path, c.Old.stamp) || c.Kind == Modify && o.Path == name(c.Path) {
+	if c.Old.Type == Dir || p.isBase(c.Old.stamp) || c.Kind == Modify && o.Path == name(c.Path) {
 		return
 	}
 	why := "it was changed after the run began"
@@ -227,7 +225,7 @@ func (p *planner) parent(path string) (*parent, error) {
 	if in.stamp, err = d.self(); err != nil {
 		return nil, err
 	}
-	in.old = p.isBase(dir, in.stamp)
+	in.old = p.isBase(in.stamp)
 	if foldsCase(d) {
 		in.names = map[string]bool{}
 		if err := d.each(func(n string) error { in.names[n] = n != hidden; return nil }); err != nil {

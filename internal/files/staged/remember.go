@@ -7,10 +7,13 @@ func (t *txn) remember(back bool) error {
 	if err != nil {
 		return err
 	}
-	for _, o := range t.j.Ops {
+	for i, o := range t.j.Ops {
 		if o.In {
 			dir, _ := split(string(o.Path))
 			t.noteDir(own, dir)
+		}
+		if o.Base && !back && len(o.Old) == 1 && o.Old[0].Stamp.Nlink > 1 {
+			t.noteKept(own, i)
 		}
 		if !o.Base || !back && t.j.Undoes == "" {
 			continue
@@ -19,8 +22,8 @@ func (t *txn) remember(back bool) error {
 		case o.Do == chmod:
 			t.noteDir(own, string(o.Path))
 		case !back:
-			for _, i := range o.New {
-				own[name(join(string(o.Path), string(i.Rel)))] = mark{i.Stamp.Ino, i.Stamp.CTime}
+			for _, made := range o.New {
+				own.note(made.Stamp)
 			}
 		case len(o.Old) > 0:
 			t.noteOld(own, o)
@@ -30,24 +33,35 @@ func (t *txn) remember(back bool) error {
 }
 
 // noteDir notes what a directory is now. One that is gone needs no note.
-func (t *txn) noteDir(own map[name]mark, path string) {
+func (t *txn) noteDir(own inodes, path string) {
 	d, err := t.lower.via(path)
 	if err != nil {
 		return
 	}
 	defer d.close()
 	if s, err := d.self(); err == nil {
-		own[name(path)] = mark{s.Ino, s.CTime}
+		own.note(s)
 	}
 }
 
 // noteOld notes what was put back, if it is still that.
-func (t *txn) noteOld(own map[name]mark, o *op) {
+func (t *txn) noteOld(own inodes, o *op) {
 	d, base, err := t.b.parent(string(o.Path))
 	if err != nil {
 		return
 	}
 	if s, there, err := d.stat(base); err == nil && there && o.Old[0].Stamp.unchanged(s, true) {
-		own[o.Path] = mark{s.Ino, s.CTime}
+		own.note(s)
+	}
+}
+
+// noteKept notes what was moved to the journal and has other names, which are newer by that.
+func (t *txn) noteKept(own inodes, i int) {
+	d, base, err := t.kept.parent(t.keptPath(i))
+	if err != nil {
+		return
+	}
+	if s, there, err := d.stat(base); err == nil && there && s.Nlink > 1 {
+		own.note(s)
 	}
 }

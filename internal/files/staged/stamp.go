@@ -35,11 +35,13 @@ func (s stamp) isDir() bool { return s.kind() == unix.S_IFDIR }
 func (s stamp) is(o stamp) bool { return s.Dev == o.Dev && s.Ino == o.Ino }
 
 // unchanged reports whether two stamps are of the same state. A rename changes the time of change and nothing else, so
-// renamed leaves that out. Of a directory the names in it are compared one by one, not by its times.
+// renamed leaves that out; so it is for a file with several names, of which another one may be renamed by the same change. Of a
+// directory the names in it are compared one by one, not by its times.
 func (s stamp) unchanged(o stamp, renamed bool) bool {
 	if !s.is(o) || s.Mode != o.Mode || s.UID != o.UID || s.GID != o.GID {
 		return false
 	}
+	renamed = renamed || s.Nlink > 1
 	return s.isDir() || s.Size == o.Size && s.MTime == o.MTime && (renamed || s.CTime == o.CTime)
 }
 

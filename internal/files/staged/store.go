@@ -263,31 +263,35 @@ type mark struct {
 	CTime [2]int64 `json:"ctime"`
 }
 
-// marked is the mark of a path.
-type marked struct {
-	Path name `json:"path"`
-	Mark mark `json:"mark"`
+// inodes has the last mark of each inode, so that they hold for all names of a file.
+type inodes map[uint64][2]int64
+
+func (in inodes) note(s stamp) { in[s.Ino] = s.CTime }
+
+func (in inodes) has(s stamp) bool {
+	t, ok := in[s.Ino]
+	return ok && t == s.CTime
 }
 
-// own reads what Apply and Undo did themselves, by path.
-func (s *store) own() (map[name]mark, error) {
-	all := map[name]mark{}
+// own reads what Apply and Undo did themselves.
+func (s *store) own() (inodes, error) {
+	all := inodes{}
 	if _, there, err := s.dir.stat(ownFile); err != nil || !there {
 		return all, err
 	}
-	var list []marked
+	var list []mark
 	err := s.load("", ownFile, &list)
 	for _, m := range list {
-		all[m.Path] = m.Mark
+		all[m.Ino] = m.CTime
 	}
 	return all, err
 }
 
 // putOwn writes what own reads.
-func (s *store) putOwn(all map[name]mark) error {
-	list := make([]marked, 0, len(all))
-	for path, m := range all {
-		list = append(list, marked{path, m})
+func (s *store) putOwn(all inodes) error {
+	list := make([]mark, 0, len(all))
+	for ino, t := range all {
+		list = append(list, mark{ino, t})
 	}
 	return s.put("", ownFile, list)
 }
