@@ -40,7 +40,7 @@ type lab struct {
 func newLab(t testing.TB, files map[string]string) *lab {
 	t.Helper()
 	top := t.TempDir()
-	l := &lab{top: top, lower: top + "/lower", upper: top + "/upper", keep: top + "/keep"}
+	l := &lab{top: top, lower: top + "/lower", upper: top + "/upper", keep: top + "/keep", user: inUserNamespace()}
 	for _, d := range []string{l.lower, l.upper, l.keep, top + "/work", top + "/merged"} {
 		must(t, os.Mkdir(d, 0o755))
 	}
@@ -223,4 +223,10 @@ func asUser(t *testing.T, f func()) {
 	if err != nil || !strings.Contains(string(out), "--- PASS") {
 		t.Errorf("as a user: %v\n%s", err, out)
 	}
+}
+
+// inUserNamespace reports whether root is another user outside: then overlays take userxattr alone.
+func inUserNamespace() bool {
+	b, err := os.ReadFile("/proc/self/uid_map")
+	return err == nil && !strings.Contains(string(b), "4294967295")
 }

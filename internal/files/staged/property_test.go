@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -180,4 +183,23 @@ func TestWithoutRoot(t *testing.T) {
 			}
 		}
 	})
+}
+
+// As an ordinary user, who mounts the overlay in a user namespace of his own, it is the same.
+func TestInUserNamespace(t *testing.T) {
+	needRoot(t)
+	if inUserNamespace() {
+		t.Skip("it makes a user namespace itself")
+	}
+	const tests = "^(TestApplyAndUndo|TestChoice|TestHiddenBelow|TestChangedMeanwhile)$"
+	c := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run", tests, "-test.v")
+	c.Dir, c.Env = "/", []string{"TMPDIR=/tmp"}
+	one := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}}
+	c.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS, UidMappings: one, GidMappings: one, Credential: &syscall.Credential{NoSetGroups: true},
+	}
+	out, err := c.CombinedOutput()
+	if passed := strings.Count(string(out), "--- PASS"); err != nil || passed != 4 {
+		t.Errorf("%d passed, %v\n%s", passed, err, out)
+	}
 }
