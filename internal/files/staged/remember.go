@@ -2,7 +2,13 @@ package staged
 
 // remember notes the states that count as older than the run though they are new, so that the changes can be made again: what
 // Undo, or an Apply that was taken back, put where it was, and directories in which nobody else changed anything.
+//
+// Until the clock of file systems has moved on, a change of another process has the same stamp. So it waits for that first, and
+// notes what still has the size, the times of the content and the mode that it was given.
 func (t *txn) remember(back bool) error {
+	if _, err := Clock(t.ctx); err != nil {
+		return err
+	}
 	own, err := t.s.own()
 	if err != nil {
 		return err
@@ -23,10 +29,10 @@ func (t *txn) remember(back bool) error {
 			t.noteDir(own, string(o.Path))
 		case !back:
 			for _, made := range o.New {
-				own.note(made.Stamp)
+				t.noteSame(own, join(string(o.Path), string(made.Rel)), made.Stamp)
 			}
 		case len(o.Old) > 0:
-			t.noteOld(own, o)
+			t.noteSame(own, string(o.Path), o.Old[0].Stamp)
 		}
 	}
 	return t.s.putOwn(own)
@@ -44,13 +50,13 @@ func (t *txn) noteDir(own inodes, path string) {
 	}
 }
 
-// noteOld notes what was put back, if it is still that.
-func (t *txn) noteOld(own inodes, o *op) {
-	d, base, err := t.b.parent(string(o.Path))
+// noteSame notes what was put at a path, if it is still that.
+func (t *txn) noteSame(own inodes, path string, was stamp) {
+	d, base, err := t.b.parent(path)
 	if err != nil {
 		return
 	}
-	if s, there, err := d.stat(base); err == nil && there && o.Old[0].Stamp.unchanged(s, true) {
+	if s, there, err := d.stat(base); err == nil && there && was.unchanged(s, true) {
 		own.note(s)
 	}
 }
