@@ -196,6 +196,7 @@ func TestTooManyChanges(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it makes 200,001 files")
 	}
+	inMemory(t)
 	l := newLab(t, nil)
 	for i := range 201 {
 		must(t, os.Mkdir(fmt.Sprintf("%s/%d", l.upper, i), 0o755))

@@ -230,3 +230,12 @@ func inUserNamespace() bool {
 	b, err := os.ReadFile("/proc/self/uid_map")
 	return err == nil && !strings.Contains(string(b), "4294967295")
 }
+
+// inMemory has the directories of a test on a file system in memory, if there is one: many files take minutes on some disks.
+func inMemory(t *testing.T) {
+	t.Helper()
+	const shm = "/dev/shm"
+	if unix.Access(shm, unix.W_OK) == nil {
+		t.Setenv("TMPDIR", shm)
+	}
+}

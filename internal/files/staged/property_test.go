@@ -116,6 +116,7 @@ func TestFiftyThousand(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it makes 100,000 files")
 	}
+	inMemory(t)
 	l := newLab(t, nil)
 	const dirs, files = 100, 500
 	for i := range dirs {
