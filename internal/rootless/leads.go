@@ -21,7 +21,8 @@ import (
 )
 
 // lead holds, in a writable mount, what the host's git is led to: files of its configuration, programs that it names, and
-// git directories; and names below the top that programs of the host act on. It returns the places, relative to the mount's top. What cannot be held is told to the person.
+// git directories; and names below the top that programs of the host act on. It returns the places, relative to the mount's top.
+// What cannot be held is told to the person.
 func (s *state) lead(t *tree, asked func() ([]gitdir.Lead, error)) (held []string, err error) {
 	dir, top := t.dir, t.dir.Name()
 	leads, err := asked()
