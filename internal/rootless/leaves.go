@@ -54,6 +54,10 @@ func (s *state) remember(dir *os.File, home bool) (*tree, error) {
 	}
 	t := &tree{dir: own, home: home, since: time.Now().Add(-tick)}
 	s.trees = append(s.trees, t)
+	s.note.Trees = append(s.note.Trees, own.Name())
+	if err := s.alone(s.write); err != nil {
+		return nil, fmt.Errorf("cannot note the mounts of the run: %w", err)
+	}
 	var more int
 	t.had, more, err = changed.Names(context.Background(), own, installed, func(p string) bool {
 		_, ok := hostfiles.Match(p, home)
@@ -100,9 +104,18 @@ func (s *state) lookAt(t *tree, name id.Workspace) error {
 	if err != nil {
 		return err
 	}
-	list, back := t.split(list)
-	if err := s.holdBack(t, name, back); err != nil {
+	busy, err := s.busy(t.dir.Name())
+	if err != nil {
 		return err
+	}
+	if busy {
+		s.tell("%s: another run is at work in it, so new files that programs of the host act on stay", t.dir.Name())
+	} else {
+		var back []Moved
+		list, back = t.split(list)
+		if err := s.holdBack(t, name, back); err != nil {
+			return err
+		}
 	}
 	said := changed.Text(changed.Classify(list, t.reads), termtext.Visible)
 	if more+len(closed) > 0 {
@@ -112,6 +125,20 @@ func (s *state) lookAt(t *tree, name id.Workspace) error {
 		s.tell("%s: %s", t.dir.Name(), line)
 	}
 	return nil
+}
+
+// busy reports whether another run lives that can write a directory, or one that it lies in or has.
+func (s *state) busy(dir string) (found bool, err error) {
+	err = s.alone(func() error {
+		all, dead, err := s.others()
+		for name, n := range all {
+			found = found || !slices.Contains(dead, name) && slices.ContainsFunc(n.Trees, func(other string) bool {
+				return other == dir || strings.HasPrefix(other+"/", dir+"/") || strings.HasPrefix(dir+"/", other+"/")
+			})
+		}
+		return err
+	})
+	return found, err
 }
 
 func (t *tree) reads(p string) (reader, trigger string, ok bool) {

@@ -43,6 +43,8 @@ type state struct {
 type note struct {
 	Placed []placedName `json:"placed,omitempty"`
 	Git    []gitNote    `json:"git,omitempty"`
+	// Trees are the writable mounts whose new files the end of the run looks at.
+	Trees []string `json:"trees,omitempty"`
 }
 
 // gitNote is the git directory Dir for the repository Source.

@@ -1,6 +1,8 @@
 package rootless_test
 
 import (
+	"bufio"
+	"io"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -56,6 +58,43 @@ func TestHeldBack(t *testing.T) {
 	}
 	if r := carrel("-o", "json"); r.out != "[]\n" {
 		t.Errorf("%+v", r)
+	}
+}
+
+// What a run makes that still works is not taken away by the end of another.
+func TestTwoAtWork(t *testing.T) {
+	u := newUser(t)
+	long := u.command("project", filepath.Join(programs, "carrel"), "run", "--here", "-i", "--", "sh", "-c",
+		"echo a > .npmrc; echo made; read x; cat .npmrc")
+	in, err := long.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := long.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := long.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() || lines.Text() != "made" {
+		t.Fatalf("it says %q", lines.Text())
+	}
+	if r := u.inside("echo b > .yarnrc"); r.code != 0 || !strings.Contains(r.err, "another run is at work in it") || !strings.Contains(r.err, ".yarnrc is acted on") {
+		t.Errorf("%+v", r)
+	}
+	if _, err := io.WriteString(in, "\n"); err != nil {
+		t.Fatal(err)
+	}
+	if !lines.Scan() || lines.Text() != "a" {
+		t.Errorf("its file is gone: %q", lines.Text())
+	}
+	if err := long.Wait(); err != nil {
+		t.Error(err)
+	}
+	if got := u.sh("cd project; ls -A .npmrc .yarnrc 2>/dev/null").out; got != "" {
+		t.Errorf("the last one left %q", got)
 	}
 }
 
