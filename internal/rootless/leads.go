@@ -34,7 +34,7 @@ func (s *state) lead(t *tree, asked func() ([]gitdir.Lead, error)) (held []strin
 		switch e, _ := hostfiles.Match(p, t.home); {
 		case path.Base(p) == sandbox.GitName:
 			nested = append(nested, gitdir.Followed(filepath.Join(top, p))...)
-		case e.Act >= hostfiles.HeldPresent && strings.Contains(p, "/"): // others are held by their name
+		case e.Act >= hostfiles.HeldPresent && strings.Contains(p, "/") && !within(p): // others are held by their name
 			nested = append(nested, gitdir.Lead{Path: filepath.Join(top, p), By: e.Reader})
 		}
 	}

@@ -37,13 +37,16 @@ type tree struct {
 // tick is longer than the kernel's clock for files takes to move on.
 const tick = 20 * time.Millisecond
 
-// installed reports whether a directory is not entered for names: what lies there is installed, and reported as that.
+// passed reports whether a directory is not entered for names before a run.
+func passed(p string) bool { return path.Base(p) == "node_modules" || p == sandbox.GitName }
+
+// installed reports whether a directory has what package clients install.
 func installed(p string) bool {
 	switch path.Base(p) {
-	case "node_modules", ".venv", "venv", "site-packages":
+	case ".venv", "venv", "site-packages":
 		return true
 	}
-	return p == sandbox.GitName
+	return false
 }
 
 // remember looks at a writable mount before the run.
@@ -58,15 +61,18 @@ func (s *state) remember(dir *os.File, home bool) (*tree, error) {
 	if err := s.alone(s.write); err != nil {
 		return nil, fmt.Errorf("cannot note the mounts of the run: %w", err)
 	}
-	var more int
-	t.had, more, err = changed.Names(context.Background(), own, installed, func(p string) bool {
-		_, ok := hostfiles.Match(p, home)
-		return ok
-	})
-	if more > 0 {
-		s.tell("%s: %d directories below it were not looked into for names that programs of the host act on", dir.Name(), more)
+	found, err := changed.Walk(context.Background(), own, changed.Options{Skip: passed, Match: t.listed})
+	t.had = found.Names
+	if n := found.More + len(found.Unread); n > 0 {
+		s.tell("%s: %d directories below it were not looked into for names that programs of the host act on", dir.Name(), n)
 	}
 	return t, err
+}
+
+// listed reports whether programs of the host act on a path.
+func (t *tree) listed(p string) bool {
+	_, ok := hostfiles.Match(p, t.home)
+	return ok
 }
 
 // backNote is the file of what a run's end held back, beside it.
@@ -100,7 +106,9 @@ func (s *state) look(name id.Workspace) error {
 }
 
 func (s *state) lookAt(t *tree, name id.Workspace) error {
-	list, closed, more, err := changed.Walk(context.Background(), t.dir, t.since, func(p string) bool { return p == sandbox.GitName })
+	found, err := changed.Walk(context.Background(), t.dir, changed.Options{
+		Since: t.since, Match: t.listed, Skip: func(p string) bool { return p == sandbox.GitName },
+	})
 	if err != nil {
 		return err
 	}
@@ -108,18 +116,20 @@ func (s *state) lookAt(t *tree, name id.Workspace) error {
 	if err != nil {
 		return err
 	}
-	if busy {
+	back := t.isNew(found.Names)
+	if busy && len(back) > 0 {
 		s.tell("%s: another run is at work in it, so new files that programs of the host act on stay", t.dir.Name())
-	} else {
-		var back []Moved
-		list, back = t.split(list)
-		if err := s.holdBack(t, name, back); err != nil {
-			return err
-		}
+		back = nil
 	}
-	said := changed.Text(changed.Classify(list, t.reads), termtext.Visible)
-	if more+len(closed) > 0 {
-		said = append(said, fmt.Sprintf("%d files or directories were not looked at: too many, too deep or closed", more+len(closed)))
+	if err := s.holdBack(t, name, back); err != nil {
+		return err
+	}
+	rest := slices.DeleteFunc(found.Changed, func(e changed.Entry) bool {
+		return slices.ContainsFunc(back, func(m Moved) bool { return e.Path == m.Path || strings.HasPrefix(e.Path, m.Path+"/") })
+	})
+	said := changed.Text(changed.Classify(rest, t.reads), termtext.Visible)
+	if n := found.More + len(found.Unread); n > 0 {
+		said = append(said, fmt.Sprintf("%d files or directories were not looked at: too many, too deep or closed", n))
 	}
 	for _, line := range said {
 		s.tell("%s: %s", t.dir.Name(), line)
@@ -146,52 +156,26 @@ func (t *tree) reads(p string) (reader, trigger string, ok bool) {
 	return e.Reader, e.Trigger, ok && !within(p)
 }
 
-// within reports whether a path lies among installed packages.
+// within reports whether a path lies among installed packages, whose names nobody reads there. Repositories are found by editors
+// and prompts at any place but node_modules, which is too large to be looked through before each run.
 func within(p string) bool {
 	for dir := path.Dir(p); dir != "."; dir = path.Dir(dir) {
-		if installed(dir) {
+		if passed(dir) || installed(dir) && path.Base(p) != sandbox.GitName {
 			return true
 		}
 	}
 	return false
 }
 
-// split takes out of a list what is to be held back: the uppermost new name that is acted on without a question.
-func (t *tree) split(list []changed.Entry) (rest []changed.Entry, back []Moved) {
-	last := ""
-	for _, e := range list {
-		if last != "" && strings.HasPrefix(e.Path+"/", last+"/") {
-			continue // goes with it
+// isNew are the listed names that were not there before and are acted on without a question.
+func (t *tree) isNew(names []string) (back []Moved) {
+	for _, p := range names {
+		e, _ := hostfiles.Match(p, t.home)
+		if _, had := slices.BinarySearch(t.had, p); !had && e.Aside() && !within(p) {
+			back = append(back, Moved{Source: t.dir.Name(), Path: p, Reader: e.Reader, Trigger: e.Trigger})
 		}
-		m, ok := t.isNew(e.Path)
-		if !ok {
-			rest = append(rest, e)
-			continue
-		}
-		last, back = m.Path, append(back, m)
 	}
-	return rest, back
-}
-
-// isNew finds the uppermost part of a path that is acted on, if that was not there before.
-func (t *tree) isNew(p string) (Moved, bool) {
-	if within(p) {
-		return Moved{}, false
-	}
-	for i := 0; i <= len(p); i++ {
-		if i < len(p) && p[i] != '/' {
-			continue
-		}
-		e, ok := hostfiles.Match(p[:i], t.home)
-		if !ok {
-			continue
-		}
-		if _, had := slices.BinarySearch(t.had, p[:i]); had || !e.Aside() {
-			return Moved{}, false
-		}
-		return Moved{Source: t.dir.Name(), Path: p[:i], Reader: e.Reader, Trigger: e.Trigger}, true
-	}
-	return Moved{}, false
+	return back
 }
 
 // holdBack moves names out of the project. What they are is noted before.

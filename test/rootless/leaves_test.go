@@ -61,6 +61,24 @@ func TestHeldBack(t *testing.T) {
 	}
 }
 
+// A name that gets what an earlier run has written, among installed packages, or beside very many others, is found all the same.
+func TestHiddenNames(t *testing.T) {
+	u := newUser(t)
+	u.sh("mkdir -p project/sub")
+	if r := u.inside("mkdir -p stage/x; echo evil > stage/x/settings.json; git init -q stage/repo; echo a > stage/rc"); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	time.Sleep(50 * time.Millisecond) //nolint:forbidigo // there is no event for a tick of the kernel's clock
+	r := u.inside(`mv stage/x sub/.qwen; mv stage/rc sub/.exrc; mkdir -p venv/lib; git init -q venv/lib/repo;
+		mkdir -p sub/.github/hooks; echo h > sub/.github/hooks/h.json; mkdir many; cd many; for i in $(seq 300); do : > $i; done`)
+	if r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	if got := u.sh("cd project; ls -Ad sub/.qwen sub/.exrc venv/lib/repo/.git sub/.github/hooks 2>/dev/null").out; got != "" {
+		t.Errorf("left: %q; %s", got, r.err)
+	}
+}
+
 // What a run makes that still works is not taken away by the end of another.
 func TestTwoAtWork(t *testing.T) {
 	u := newUser(t)

@@ -41,33 +41,38 @@ const (
 	maxDepth = 512
 )
 
-// Walk lists what was changed in an open directory since a moment, sorted by path, and how many more there are. skip says of a
-// directory, by its path, that it is not to be entered. Directories that cannot be read are listed in unread: a command
-// may have closed them. more counts what is over MaxEntries, or too deep.
-func Walk(ctx context.Context, top *os.File, since time.Time, skip func(path string) bool) (
-	list []Entry, unread []string, more int, err error,
-) {
-	w := &walk{since: since.UnixNano(), skip: skip}
-	if err := w.begin(ctx, top); err != nil {
-		return nil, nil, 0, fmt.Errorf("cannot look for changes in %s: %w", top.Name(), err)
-	}
-	slices.SortFunc(w.list, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
-	slices.Sort(w.unread)
-	return w.list, w.unread, w.more, nil
+// Options say what a walk looks for. Both functions are called by several goroutines.
+type Options struct {
+	// Since is the moment since which changes are listed. The zero time is for names alone: no file is looked at.
+	Since time.Time
+	// Skip says of a directory, by its path, that it is not to be entered. nil enters all.
+	Skip func(path string) bool
+	// Match says of a path that its name is to be listed, whenever it was changed. What is in a directory that matches is not asked
+	// about. A directory that was moved has old files in it, so that names are found by names alone.
+	Match func(path string) bool
 }
 
-// Names lists the paths in an open directory that match, directories among them, sorted. No file is looked at but for its name, and
-// what is in a directory that matches is not listed. more is as of Walk.
-func Names(ctx context.Context, top *os.File, skip, match func(path string) bool) (paths []string, more int, err error) {
-	w := &walk{skip: skip, match: match}
+// Found is what a walk found, each list sorted.
+type Found struct {
+	Changed []Entry
+	// Names are the paths that match, directories among them.
+	Names []string
+	// Unread are directories that cannot be read: a command may have closed them.
+	Unread []string
+	// More counts what is over MaxEntries of a list, or too deep.
+	More int
+}
+
+// Walk looks into an open directory and all below it.
+func Walk(ctx context.Context, top *os.File, o Options) (Found, error) {
+	w := &walk{Options: o}
 	if err := w.begin(ctx, top); err != nil {
-		return nil, 0, fmt.Errorf("cannot look for names in %s: %w", top.Name(), err)
+		return Found{}, fmt.Errorf("cannot look for changes in %s: %w", top.Name(), err)
 	}
-	for _, e := range w.list {
-		paths = append(paths, e.Path)
-	}
-	slices.Sort(paths)
-	return paths, w.more + len(w.unread), nil
+	slices.SortFunc(w.found.Changed, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
+	slices.Sort(w.found.Names)
+	slices.Sort(w.found.Unread)
+	return w.found, nil
 }
 
 // dir is an open directory to look into.
@@ -75,24 +80,20 @@ type dir struct {
 	fd    int
 	path  string // with a slash at its end, but for the top
 	depth int
+	named bool // it matches, or lies in one that does
 }
 
 // maxOpen is how many directories wait open; others are looked into at once, which takes a stack.
 const maxOpen = 128
 
 type walk struct {
-	since int64
-	skip  func(string) bool
-	// match is for names, without their files.
-	match func(string) bool
+	Options
 
 	mu      sync.Mutex
 	idle    *sync.Cond
 	todo    []dir
 	working int
-	list    []Entry
-	unread  []string
-	more    int
+	found   Found
 }
 
 // begin looks into the top and all below it.
@@ -155,12 +156,17 @@ func (w *walk) done(v *visitor) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.working--
-	room := MaxEntries - len(w.list)
-	w.more += v.more + max(0, len(v.list)-room)
-	w.list = append(w.list, v.list[:min(room, len(v.list))]...)
-	w.unread = append(w.unread, v.unread...)
-	v.list, v.unread, v.more = nil, nil, 0
+	w.found.More += v.found.More + take(&w.found.Changed, v.found.Changed) + take(&w.found.Names, v.found.Names) +
+		take(&w.found.Unread, v.found.Unread)
+	v.found = Found{}
 	w.idle.Broadcast()
+}
+
+// take adds to a list as much as it may have, and returns how much is left out.
+func take[T any](list *[]T, more []T) int {
+	n := min(MaxEntries-len(*list), len(more))
+	*list = append(*list, more[:n]...)
+	return len(more) - n
 }
 
 // offer leaves a directory to whoever is free, unless many wait.
@@ -179,23 +185,18 @@ func (w *walk) offer(d dir) bool {
 type visitor struct {
 	*walk
 
-	buf    []byte
-	list   []Entry
-	unread []string
-	more   int
+	buf   []byte
+	found Found
 }
-
-// maxUnread is how many directories that cannot be read are named.
-const maxUnread = 100
 
 // visit looks at all that is in a directory, and closes it.
 func (v *visitor) visit(ctx context.Context, d dir) {
 	defer unix.Close(d.fd)
-	var below []string
+	var below []dir // that are to be entered, with names for paths
 	for ctx.Err() == nil {
 		n, err := unix.ReadDirent(d.fd, v.buf)
 		if err != nil {
-			v.closed(d.path)
+			v.found.More += take(&v.found.Unread, []string{strings.TrimSuffix(d.path, "/")})
 			break
 		}
 		if n == 0 {
@@ -207,39 +208,31 @@ func (v *visitor) visit(ctx context.Context, d dir) {
 			if name == "." || name == ".." {
 				continue
 			}
-			if v.match != nil && v.match(d.path+name) {
-				v.list = append(v.list, Entry{Path: d.path + name})
-				continue
+			named := d.named
+			if !named && v.Match != nil && v.Match(d.path+name) {
+				named = true
+				v.found.More += take(&v.found.Names, []string{d.path + name})
 			}
-			if kind == unix.DT_DIR {
-				below = append(below, name)
-			} else if v.match != nil && kind != unix.DT_UNKNOWN {
-				continue
-			} else if kind = v.look(d, name); kind == unix.DT_DIR { // of a file system that names no types
-				below = append(below, name)
+			if kind != unix.DT_DIR && (kind == unix.DT_UNKNOWN || !v.Since.IsZero()) {
+				kind = v.look(d, name) // also for its type, which some file systems do not name
+			}
+			if kind == unix.DT_DIR && (!named || !v.Since.IsZero()) {
+				below = append(below, dir{path: name, named: named})
 			}
 		}
 	}
-	for _, name := range below {
-		v.enter(ctx, d, name)
+	for _, b := range below {
+		v.enter(ctx, d, b.path, b.named)
 	}
 }
 
-func (v *visitor) closed(path string) {
-	if len(v.unread) < maxUnread {
-		v.unread = append(v.unread, strings.TrimSuffix(path, "/"))
-	} else {
-		v.more++
-	}
-}
-
-func (v *visitor) enter(ctx context.Context, d dir, name string) {
+func (v *visitor) enter(ctx context.Context, d dir, name string, named bool) {
 	path := d.path + name
-	if v.skip != nil && v.skip(path) {
+	if v.Skip != nil && v.Skip(path) {
 		return
 	}
 	if d.depth >= maxDepth {
-		v.more++
+		v.found.More++
 		return
 	}
 	fd, err := unix.Openat(d.fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -247,10 +240,10 @@ func (v *visitor) enter(ctx context.Context, d dir, name string) {
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP):
 		return // it has just gone
 	case err != nil:
-		v.closed(path)
+		v.found.More += take(&v.found.Unread, []string{path})
 		return
 	}
-	in := dir{fd, path + "/", d.depth + 1}
+	in := dir{fd, path + "/", d.depth + 1, named}
 	if !v.offer(in) {
 		v.visit(ctx, in)
 	}
@@ -265,7 +258,7 @@ func (v *visitor) look(d dir, name string) (kind uint8) {
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		return unix.DT_DIR
 	}
-	if v.match != nil || st.Ctim.Nano() < v.since {
+	if v.Since.IsZero() || st.Ctim.Nano() < v.Since.UnixNano() {
 		return unix.DT_UNKNOWN
 	}
 	e := Entry{Path: d.path + name, Mode: st.Mode, Links: uint32(st.Nlink), Size: st.Size}
@@ -275,7 +268,7 @@ func (v *visitor) look(d dir, name string) (kind uint8) {
 			e.Target = string(to[:n])
 		}
 	}
-	v.list = append(v.list, e)
+	v.found.More += take(&v.found.Changed, []Entry{e})
 	return unix.DT_UNKNOWN
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -39,15 +40,15 @@ func walk(t testing.TB, top string, since time.Time, skip func(string) bool) (pa
 	d, err := os.Open(top)
 	must(t, err)
 	defer d.Close()
-	all, unread, more, err := changed.Walk(t.Context(), d, since, skip)
+	found, err := changed.Walk(t.Context(), d, changed.Options{Since: since, Skip: skip})
 	must(t, err)
-	if more != 0 {
-		t.Errorf("%d more", more)
+	if found.More != 0 {
+		t.Errorf("%d more", found.More)
 	}
-	for _, e := range all {
+	for _, e := range found.Changed {
 		paths = append(paths, e.Path)
 	}
-	return paths, unread, all
+	return paths, found.Unread, found.Changed
 }
 
 func TestWalk(t *testing.T) {
@@ -112,9 +113,9 @@ func TestBounds(t *testing.T) {
 	d, err := os.Open(top)
 	must(t, err)
 	defer d.Close()
-	list, _, more, err := changed.Walk(t.Context(), d, since, nil)
-	if err != nil || len(list) != 0 || more != 1 {
-		t.Errorf("%d listed, %d more, %v", len(list), more, err)
+	found, err := changed.Walk(t.Context(), d, changed.Options{Since: since})
+	if err != nil || len(found.Changed) != 0 || found.More != 1 {
+		t.Errorf("%d listed, %d more, %v", len(found.Changed), found.More, err)
 	}
 }
 
@@ -128,9 +129,46 @@ func TestNames(t *testing.T) {
 	must(t, err)
 	defer d.Close()
 	match := func(p string) bool { return slices.Contains([]string{".git", ".envrc", "link"}, filepath.Base(p)) }
-	got, more, err := changed.Names(t.Context(), d, func(p string) bool { return p == "skipped" }, match)
-	if want := []string{".git", "a/.git", "a/b/.envrc", "link"}; err != nil || more != 0 || !slices.Equal(got, want) {
-		t.Errorf("found %q, %d more, %v; want %q", got, more, err, want)
+	for _, since := range []time.Time{{}, time.Unix(1, 0), time.Now().Add(time.Hour)} {
+		found, err := changed.Walk(t.Context(), d, changed.Options{Since: since, Skip: func(p string) bool { return p == "skipped" }, Match: match})
+		if want := []string{".git", "a/.git", "a/b/.envrc", "link"}; err != nil || found.More != 0 || !slices.Equal(found.Names, want) {
+			t.Errorf("since %v: %+v, %v; want %q", since, found, err, want)
+		}
+		if changes := len(found.Changed); changes > 0 != (since.Unix() == 1) {
+			t.Errorf("since %v: %d changes", since, changes)
+		}
+	}
+}
+
+// A name is found however many other changes there are, and when a directory that was filled before gets it.
+func TestNamesAreNotHidden(t *testing.T) {
+	top := t.TempDir()
+	for _, p := range []string{"filled/deep/settings.json", "other"} {
+		write(t, filepath.Join(top, p))
+	}
+	since := later()
+	must(t, os.Rename(filepath.Join(top, "filled"), filepath.Join(top, ".tool")))
+	d, err := os.Open(top)
+	must(t, err)
+	defer d.Close()
+	o := changed.Options{Since: since, Match: func(p string) bool { return filepath.Base(p) == ".tool" }}
+	if found, err := changed.Walk(t.Context(), d, o); err != nil || !slices.Equal(found.Names, []string{".tool"}) {
+		t.Errorf("%+v, %v", found, err)
+	}
+	if testing.Short() {
+		return
+	}
+	// Links to one file: they cost no inodes.
+	must(t, os.Mkdir(filepath.Join(top, "many"), 0o700))
+	for i := range changed.MaxEntries/50_000 + 1 {
+		write(t, filepath.Join(top, "file", strconv.Itoa(i)))
+		for j := range 50_000 {
+			must(t, os.Link(filepath.Join(top, "file", strconv.Itoa(i)), filepath.Join(top, "many", fmt.Sprint(i, ".", j))))
+		}
+	}
+	found, err := changed.Walk(t.Context(), d, o)
+	if err != nil || !slices.Equal(found.Names, []string{".tool"}) || len(found.Changed) != changed.MaxEntries || found.More == 0 {
+		t.Errorf("%d changes, %d more, names %q, %v", len(found.Changed), found.More, found.Names, err)
 	}
 }
 
@@ -139,7 +177,7 @@ func BenchmarkNames(b *testing.B) {
 	must(b, err)
 	defer d.Close()
 	for b.Loop() {
-		if _, _, err := changed.Names(b.Context(), d, nil, func(string) bool { return false }); err != nil {
+		if _, err := changed.Walk(b.Context(), d, changed.Options{Match: func(string) bool { return false }}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -164,7 +202,7 @@ func BenchmarkWalk(b *testing.B) {
 	defer d.Close()
 	since := later()
 	for b.Loop() {
-		if _, _, _, err := changed.Walk(b.Context(), d, since, nil); err != nil {
+		if _, err := changed.Walk(b.Context(), d, changed.Options{Since: since}); err != nil {
 			b.Fatal(err)
 		}
 	}
