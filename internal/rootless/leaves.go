@@ -32,10 +32,24 @@ type tree struct {
 	home  bool
 	had   []string // sorted
 	since time.Time
+	// unknown: what it had could not be found out in time, so that nothing is taken for new.
+	unknown bool
 }
 
-// tick is longer than the kernel's clock for files takes to move on.
-const tick = 20 * time.Millisecond
+// fileTime is the time that the kernel gives to a file that is changed now: that of its last tick, or later.
+func fileTime() (time.Time, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &now); err != nil {
+		return time.Time{}, os.NewSyscallError("clock_gettime", err)
+	}
+	return time.Unix(now.Unix()), nil
+}
+
+// How long a tree is looked through before a run, and at its end.
+const (
+	lookTime = 5 * time.Second
+	endTime  = 30 * time.Second
+)
 
 // passed reports whether a directory is not entered for names before a run.
 func passed(p string) bool { return path.Base(p) == "node_modules" || p == sandbox.GitName }
@@ -55,13 +69,24 @@ func (s *state) remember(dir *os.File, home bool) (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &tree{dir: own, home: home, since: time.Now().Add(-tick)}
+	t := &tree{dir: own, home: home}
 	s.trees = append(s.trees, t)
+	if t.since, err = fileTime(); err != nil {
+		return nil, err
+	}
 	s.note.Trees = append(s.note.Trees, own.Name())
 	if err := s.alone(s.write); err != nil {
 		return nil, fmt.Errorf("cannot note the mounts of the run: %w", err)
 	}
-	found, err := changed.Walk(context.Background(), own, changed.Options{Skip: passed, Match: t.listed})
+	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
+	defer cancel()
+	found, err := changed.Walk(ctx, own, changed.Options{Skip: passed, Match: t.listed})
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.tell("%s: it is too large to be looked through in %v, so names below its top are not held, and new ones stay; mount a part of it",
+			dir.Name(), lookTime)
+		t.unknown = true
+		return t, nil
+	}
 	t.had = found.Names
 	if n := found.More + len(found.Unread); n > 0 {
 		s.tell("%s: %d directories below it were not looked into for names that programs of the host act on", dir.Name(), n)
@@ -106,9 +131,15 @@ func (s *state) look(name id.Workspace) error {
 }
 
 func (s *state) lookAt(t *tree, name id.Workspace) error {
-	found, err := changed.Walk(context.Background(), t.dir, changed.Options{
+	ctx, cancel := context.WithTimeout(context.Background(), endTime)
+	defer cancel()
+	found, err := changed.Walk(ctx, t.dir, changed.Options{
 		Since: t.since, Match: t.listed, Skip: func(p string) bool { return p == sandbox.GitName },
 	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.tell("%s: it is too large to be looked through in %v, so what was changed is not said; see git status --ignored", t.dir.Name(), endTime)
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -169,6 +200,9 @@ func within(p string) bool {
 
 // isNew are the listed names that were not there before and are acted on without a question.
 func (t *tree) isNew(names []string) (back []Moved) {
+	if t.unknown {
+		return nil
+	}
 	for _, p := range names {
 		e, _ := hostfiles.Match(p, t.home)
 		if _, had := slices.BinarySearch(t.had, p); !had && e.Aside() && !within(p) {

@@ -130,7 +130,8 @@ func TestNames(t *testing.T) {
 	defer d.Close()
 	match := func(p string) bool { return slices.Contains([]string{".git", ".envrc", "link"}, filepath.Base(p)) }
 	for _, since := range []time.Time{{}, time.Unix(1, 0), time.Now().Add(time.Hour)} {
-		found, err := changed.Walk(t.Context(), d, changed.Options{Since: since, Skip: func(p string) bool { return p == "skipped" }, Match: match})
+		skip := func(p string) bool { return p == "skipped" }
+		found, err := changed.Walk(t.Context(), d, changed.Options{Since: since, Skip: skip, Match: match})
 		if want := []string{".git", "a/.git", "a/b/.envrc", "link"}; err != nil || found.More != 0 || !slices.Equal(found.Names, want) {
 			t.Errorf("since %v: %+v, %v; want %q", since, found, err, want)
 		}
