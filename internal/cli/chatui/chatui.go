@@ -171,6 +171,9 @@ func Run(ctx context.Context, s Session, lang messages.Language, in io.Reader, o
 	case errors.Is(err, tea.ErrInterrupted):
 		return said, nil
 	case err != nil:
+		if p := m.panicked.Load(); p != nil {
+			err = fmt.Errorf("%s: %w", *p, err)
+		}
 		return said, fmt.Errorf("cannot show the chat: %w; \"carrel chat --plain\" shows it line by line", err)
 	}
 	return said, nil

@@ -3,8 +3,10 @@ package chatui
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -69,6 +71,8 @@ type Model struct {
 	lang messages.Language
 	send func(tea.Msg)
 	work *sync.WaitGroup
+	// panicked is what the first panic beside the interface said.
+	panicked atomic.Pointer[string]
 
 	// width and height are 0 until the terminal has said them: nothing is on the screen.
 	width, height int
@@ -126,8 +130,18 @@ func (m *Model) begin(what doing, f func(context.Context) tea.Msg) tea.Cmd {
 	m.work.Add(1)
 	return func() tea.Msg {
 		defer m.work.Done()
+		defer m.panics()
 		defer stop()
 		return f(ctx)
+	}
+}
+
+// panics keeps what a panic said: the program may have ended before its own report of it is written.
+func (m *Model) panics() {
+	if r := recover(); r != nil {
+		said := fmt.Sprint(r)
+		m.panicked.CompareAndSwap(nil, &said)
+		panic(r)
 	}
 }
 
@@ -378,6 +392,7 @@ func (m *Model) answer(kind Kind, why string, files ...string) tea.Cmd {
 	m.work.Add(1)
 	return func() tea.Msg {
 		defer m.work.Done()
+		defer m.panics()
 		return answeredMsg{id, m.s.Answer(m.ctx, id, kind, why, files...)}
 	}
 }
