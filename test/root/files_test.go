@@ -298,12 +298,12 @@ func TestCopyingFromAHostileWorkspace(t *testing.T) {
 	}
 	// Over it again: the links that are there now are not followed.
 	d.sh(t, `rm -rf tree/up tree/abs; mkdir tree/up tree/abs; echo taken > tree/up/file; echo taken > tree/abs/passwd`)
-	before, _ := os.ReadFile("/etc/passwd")
 	if r := shared.try(nil, "", "cp", d.Key+":tree/.", dir+"/got"); r.code != 1 || !strings.Contains(r.err, "is not followed") {
 		t.Errorf("%+v", r)
 	}
-	if after, _ := os.ReadFile("/etc/passwd"); string(after) != string(before) {
-		t.Fatal("/etc/passwd was changed")
+	// Other tests make users meanwhile.
+	if after, err := os.ReadFile("/etc/passwd"); err != nil || strings.Contains(string(after), "taken") {
+		t.Fatalf("/etc/passwd was written: %v", err)
 	}
 	if left, err := os.ReadDir(dir + "/beside"); err != nil || len(left) != 0 {
 		t.Errorf("beside are %v", left)

@@ -100,6 +100,14 @@ func TestTracesAreFound(t *testing.T) {
 	if alive := traces(t, d); len(alive) < 5 {
 		t.Errorf("of a workspace that runs only this is found: %q", alive)
 	}
+	// Those of this instance: another test's may go at any moment.
+	groups, err := filepath.Glob("/sys/fs/cgroup/*/carrel-*/" + d.Name)
+	if v2, _ := filepath.Glob("/sys/fs/cgroup/carrel-*/" + d.Name); len(v2) > 0 {
+		groups = v2
+	}
+	if err != nil || len(groups) == 0 {
+		t.Fatalf("no control groups: %v", err)
+	}
 	h.carrel(t, "destroy", "--purge", d.Key)
 	if left := traces(t, d); len(left) > 0 {
 		t.Fatalf("left without being planted: %q", left)
@@ -109,13 +117,6 @@ func TestTracesAreFound(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	groups, err := filepath.Glob("/sys/fs/cgroup/*/carrel-*")
-	if v2, _ := filepath.Glob("/sys/fs/cgroup/carrel-*"); len(v2) > 0 {
-		groups = v2
-	}
-	if err != nil || len(groups) == 0 {
-		t.Fatalf("no control groups: %v", err)
 	}
 	for what, plant := range map[string]func(t *testing.T) (undo func()){
 		"process": func(t *testing.T) func() {
@@ -155,7 +156,7 @@ func TestTracesAreFound(t *testing.T) {
 			return func() { must(unix.Unmount(path, 0)); must(os.Remove(path)) }
 		},
 		"control group": func(*testing.T) func() {
-			path := filepath.Join(groups[0], d.Name)
+			path := groups[0]
 			must(os.Mkdir(path, 0o755))
 			return func() { must(os.Remove(path)) }
 		},

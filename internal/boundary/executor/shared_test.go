@@ -18,6 +18,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox/launch/launchtest"
 	"github.com/carrel-dev/carrel/internal/boundary/screen"
+	"github.com/carrel-dev/carrel/internal/linux/pollfd"
 	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
@@ -55,7 +56,12 @@ func (c *client) join(n id.Command, rows, cols uint16, readOnly bool) *window {
 	if len(far) != 1 || o.Client == 0 {
 		c.t.Fatalf("%d descriptors, %+v", len(far), o)
 	}
-	w := &window{t: c.t, c: c, f: far[0], n: n, number: o.Client, read: make(chan error, 1), s: make(chan *screen.Screen, 1)}
+	// Under the poller: a close ends a read that waits, and does not wait for it.
+	f, err := pollfd.Open(far[0])
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	w := &window{t: c.t, c: c, f: f, n: n, number: o.Client, read: make(chan error, 1), s: make(chan *screen.Screen, 1)}
 	c.t.Cleanup(func() { w.f.Close() })
 	w.s <- screen.New(int(rows), int(cols))
 	go func() {
