@@ -51,8 +51,11 @@ func (s *state) lead(t *tree, asked func() ([]gitdir.Lead, error)) (held []strin
 	var missed []string
 	for _, l := range slices.Concat(leads, nested) {
 		for _, p := range places(l.Path, top) {
+			if slices.Contains(held, p.rel) {
+				continue // each setting of a file leads to that file
+			}
 			if len(held) >= sandbox.MaxHeld {
-				missed = append(missed, p.rel)
+				missed = append(missed, fmt.Sprintf("%s (%s)", p.rel, l.By))
 				continue
 			}
 			if p.absent {
@@ -112,7 +115,7 @@ type place struct {
 const maxLinks = 40
 
 // places are what to hold in a mount so that a path leads where it does now: the place itself, and each link on the way that
-// lies in the mount. All that is of git's own at the top is held already.
+// lies in the mount. What lies in .git at the top is held already.
 func places(at, top string) (all []place) {
 	done := "/"
 	rest := strings.Split(strings.Trim(at, "/"), "/")

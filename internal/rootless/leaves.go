@@ -36,7 +36,7 @@ type tree struct {
 	unknown bool
 }
 
-// fileTime is the time that the kernel gives to a file that is changed now: that of its last tick, or later.
+// fileTime returns the earliest time that the kernel would give a file that is changed now. It advances by ticks.
 func fileTime() (time.Time, error) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &now); err != nil {

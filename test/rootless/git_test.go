@@ -233,8 +233,12 @@ func TestGitLeads(t *testing.T) {
 		"a work tree of a bare one":      {"mv .git .bare; git -C .bare config core.bare true; echo 'gitdir: .bare/worktrees/w' > .git; git --git-dir=.bare worktree add -q -f w main 2>/dev/null; rm -rf w; echo $PWD/.git > .bare/worktrees/w/gitdir", "git config -f .bare/config core.fsmonitor 'touch HOST/owned; true'; mkdir -p .bare/hooks; " + strings.ReplaceAll(hook, "H/", ".bare/hooks/")},
 		"a nested repository":            {"git init -q sub; git -C sub commit -q --allow-empty -m x", "git config -f sub/.git/config core.fsmonitor 'touch HOST/owned; true'"},
 		"a nested repository, anew":      {"git init -q sub; git -C sub commit -q --allow-empty -m x", "mv sub s; cp -r s sub; git config -f sub/.git/config core.fsmonitor 'touch HOST/owned; true'"},
-		"a nested one's hooks":           {"git init -q sub; git -C sub commit -q --allow-empty -m x", strings.ReplaceAll(hook, "H/", "sub/.git/hooks/")},
-		"a submodule":                    {"git init -q ../lib; git -C ../lib commit -q --allow-empty -m x; git -c protocol.file.allow=always submodule add -q ../lib sub", "echo 'gitdir: ../e' > sub/.git; cp -r .git e; git config -f e/config core.fsmonitor 'touch HOST/owned; true'; git config -f .git/modules/sub/config core.fsmonitor 'touch HOST/owned; true'"},
+		"a nested one beside many settings": {
+			"for i in $(seq 300); do echo \"[x \\\"$i\\\"] a = b\"; done > inc; git config include.path ../inc; git init -q sub; git -C sub commit -q --allow-empty -m x",
+			"git config -f sub/.git/config core.fsmonitor 'touch HOST/owned; true'",
+		},
+		"a nested one's hooks": {"git init -q sub; git -C sub commit -q --allow-empty -m x", strings.ReplaceAll(hook, "H/", "sub/.git/hooks/")},
+		"a submodule":          {"git init -q ../lib; git -C ../lib commit -q --allow-empty -m x; git -c protocol.file.allow=always submodule add -q ../lib sub", "echo 'gitdir: ../e' > sub/.git; cp -r .git e; git config -f e/config core.fsmonitor 'touch HOST/owned; true'; git config -f .git/modules/sub/config core.fsmonitor 'touch HOST/owned; true'"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			u.t = t

@@ -91,8 +91,8 @@ type Project struct {
 	// Own: it covers .git of a project mount with a git directory of the workspace's own, and nothing in it
 	// is protected.
 	Own bool `json:"own,omitempty"`
-	// Pinned are the names at its top that must be read-only, each there already. More
-	// of the protected names are if they are there, but those of a home.
+	// Pinned are the names at its top that must be read-only, each there already. Other protected
+	// names that exist become read-only too, except those of a home.
 	Pinned []string `json:"pinned,omitempty"`
 	// Held are paths below it, without links on the way, that must be read-only, each there already. The directories on
 	// the way to each become mounts, so that they cannot be renamed.

@@ -18,7 +18,7 @@ import (
 // patience bounds each call of git: a workspace chooses how much there is to take.
 const patience = 5 * time.Minute
 
-// config is that of both repositories that carrel makes, and no other is read: the host's configuration may include
+// config is the configuration of both repositories that carrel makes. Git reads no other: the host's may include
 // files of the tree, name programs there, or have a URL of carrel's replaced by another.
 const config = `[core]
 	repositoryformatversion = 0

@@ -82,7 +82,7 @@ func Top(work string) string {
 // entry is a setting and the file that has it, "" if it is no file.
 type entry struct{ origin, key, value string }
 
-// entries are those of git config --list --show-origin -z: origin NUL key LF value NUL (git-config(1)).
+// entries parses the output of git config --list --show-origin -z: origin NUL key LF value NUL (git-config(1)).
 func entries(out string) func(yield func(entry) bool) {
 	return func(yield func(entry) bool) {
 		for out != "" {
@@ -114,7 +114,7 @@ const (
 	address
 )
 
-// meanings are those of git 2.51's keys (git-config(1)) and git-lfs 3.7's, as git prints them, with * for any part. The
+// meanings lists keys of git 2.51 (git-config(1)) and git-lfs 3.7 as git prints them, with * for any part. The
 // first that matches counts.
 var meanings = []struct {
 	pattern string
