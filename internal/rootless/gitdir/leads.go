@@ -56,8 +56,11 @@ func Leads(ctx context.Context, work string, writable []string) ([]Lead, error) 
 	var said bytes.Buffer
 	c.Stderr = &said
 	out, err := c.Output()
-	if err != nil || len(out) > maxConfig {
+	if err != nil {
 		return nil, fmt.Errorf("git config: %.200s: %w", strings.TrimSpace(said.String()), err)
+	}
+	if len(out) > maxConfig {
+		return nil, fmt.Errorf("git config: it has more than %d bytes", maxConfig)
 	}
 	top := Top(work)
 	var all []Lead
