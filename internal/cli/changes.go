@@ -6,22 +6,26 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/base/termtext"
 	"github.com/carrel-dev/carrel/internal/rootless"
 )
 
-// changesCommand lists what the ends of runs held back, puts it back or removes it.
+// changesCommand lists what runs left for a person to decide: staged copies, and what was held back, which it puts back or removes.
 func (a *app) changesCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "changes [flags] [PATH...]", Short: "Show, restore or discard what runs held back", Args: cobra.ArbitraryArgs,
-		Long: `changes lists what the ends of your runs without root have held back: new files on which
-programs of this host act without asking, such as .npmrc, moved out of the project into
-carrel's state. docs/hostfiles.md has the list of names.
+		Use: "changes [flags] [RUN] [PATH...]", Short: "List staged copies, and what runs held back",
+		Args: cobra.ArbitraryArgs, ValidArgsFunction: completeRuns,
+		Long: `changes lists what your runs without root have left for you to decide. A staged copy has what a run
+with --here=staged wrote: "carrel changes RUN" lists its files, "carrel diff" shows them, and "carrel apply" or
+"carrel discard" ends it. Held back are new files on which programs of this host act without asking, such as .npmrc,
+which the end of another run moved out of the project into carrel's state. docs/hostfiles.md has the list of names.
 
 --restore puts what a run held back where it was, and --discard removes it: all of it, or
 the paths that are named. A file that is there already stays.`,
-		Example: "  carrel changes\n  carrel changes --restore run-1a2b3c4d\n  carrel changes --discard run-1a2b3c4d .npmrc",
+		Example: "  carrel changes\n  carrel changes run-1a2b3c4d\n" +
+			"  carrel changes --restore run-1a2b3c4d\n  carrel changes --discard run-1a2b3c4d .npmrc",
 	}
 	restore := c.Flags().String("restore", "", "put back what the run `RUN` held back")
 	discard := c.Flags().String("discard", "", "remove what the run `RUN` held back")
@@ -33,6 +37,12 @@ the paths that are named. A file that is there already stays.`,
 			return moved(rootless.Restore(id.Workspace(*restore), args))("restored")
 		case *discard != "":
 			return moved(rootless.Discard(id.Workspace(*discard), args))("discarded")
+		case len(args) == 1 && id.IsWorkspace(args[0]):
+			list, err := rootless.StagedCopies(id.Workspace(args[0]))
+			if err != nil {
+				return nil, nil, err
+			}
+			return stagedItems(c.Context(), list)
 		case len(args) > 0:
 			return nil, nil, fmt.Errorf("cannot tell what to do with %s: add --restore RUN or --discard RUN: %w",
 				termtext.Visible(args[0]), errdefs.ErrInvalidArgument)
@@ -41,7 +51,25 @@ the paths that are named. A file that is there already stays.`,
 		if err != nil {
 			return nil, nil, err
 		}
+		copied, err := rootless.StagedCopies("")
+		if err != nil {
+			return nil, nil, err
+		}
 		t, list := newTable(-1, "RUN", "PROJECT", "PATH", "READER", "WHEN").wideOnly("WHEN").freeText(), []object{}
+		for _, x := range copied {
+			sum := "still runs"
+			if !x.Live() {
+				seen, err := x.Look(c.Context(), rootless.HostReads(x.Source))
+				if sum = stagedSum(seen); err != nil {
+					sum = errtext.Text(err)
+				}
+				if err == nil && seen.Empty() {
+					sum = "applied; carrel undo takes it back"
+				}
+			}
+			t.add(string(x.Run), termtext.Visible(x.Source), "(a staged copy)", sum, "")
+			list = append(list, object{{"run", string(x.Run)}, {"project", x.Source}, {"staged", true}, {"live", x.Live()}, {"sum", sum}})
+		}
 		for _, b := range all {
 			for _, m := range b.Moved {
 				t.add(string(b.Run), termtext.Visible(m.Source), termtext.Visible(m.Path), m.Reader, m.Trigger)

@@ -30,7 +30,8 @@ import (
 
 type runFlags struct {
 	commandFlags
-	here, keep      bool
+	here            string
+	keep, apply     bool
 	volumes, accept []string
 	allow, deny     []string
 	ask             []string
@@ -98,7 +99,11 @@ carrel's own are 125, 126 and 127.`,
 	}
 	x.add(c, "the home, or what --here mounts")
 	f := c.Flags()
-	f.BoolVar(&x.here, "here", false, "mount the current directory, at its own path, and run the command there")
+	f.StringVar(&x.here, "here", "", "mount the current directory, at its own path, and run the command there: direct, or staged, a copy "+
+		"whose changes carrel apply makes; the default is staged for known agents and with --source llm, else direct")
+	f.Lookup("here").NoOptDefVal = hereDefault
+	completeFrom(c, "here", hereDirect, hereStaged)
+	f.BoolVar(&x.apply, "apply", false, "at the end make the changes of a staged copy in the directory: source, and what was committed")
 	volumeFlag(c, &x.volumes)
 	f.BoolVar(&x.keep, "keep", false, "keep the home, on disk, and say where; as root keep the workspace")
 	f.StringVar(&x.report, "report", "", "write the proof of the isolation to `FILE`, as JSON; - is stderr")
@@ -134,9 +139,12 @@ func (a *app) run(c *cobra.Command, argv []string, x *runFlags) error {
 	if err != nil {
 		return err
 	}
-	if x.here {
+	if x.here != "" {
 		m, err := here()
 		if err != nil {
+			return err
+		}
+		if m.Staged, err = x.staged(c, argv); err != nil {
 			return err
 		}
 		mounts = append(mounts, m)
@@ -174,6 +182,26 @@ func (a *app) askOwn() func(context.Context, approval.Question) (approval.Kind, 
 	}
 }
 
+// How --here mounts the directory.
+const (
+	hereDefault = "default"
+	hereDirect  = "direct"
+	hereStaged  = "staged"
+)
+
+// staged reports whether --here mounts a copy.
+func (x *runFlags) staged(c *cobra.Command, argv []string) (bool, error) {
+	switch x.here {
+	case hereDirect:
+		return false, nil
+	case hereStaged:
+		return true, nil
+	case hereDefault:
+		return x.source == carrel.SourceLLM || isCodingAgent(argv), nil
+	}
+	return false, usage(c, "cannot use --here=%s: say --here, --here=direct or --here=staged", x.here)
+}
+
 // here is the mount of the current directory: at its own path, so that what is installed in it and has that path
 // works, and at /workspace where the workspace has something of its own there.
 func here() (carrel.Mount, error) {
@@ -201,7 +229,7 @@ func here() (carrel.Mount, error) {
 
 // notHere says what takes the place of --here where the daemon asks for a word behind the mount, in a directory of root's.
 func (x *runFlags) notHere(err error) error {
-	if !x.here || !strings.Contains(err.Error(), ":root") {
+	if x.here == "" || !strings.Contains(err.Error(), ":root") {
 		return err
 	}
 	return fmt.Errorf("%s; --here takes no such word: use -v \"$PWD:$PWD:root\" --cwd \"$PWD\" in its place: %w",
@@ -264,7 +292,9 @@ func (a *app) runRootless(
 		if err != nil {
 			return err
 		}
-		o.Mounts = append(o.Mounts, workspace.Mount{Source: source, Destination: m.Destination, ReadOnly: m.ReadOnly, AsRoot: m.AsRoot})
+		o.Mounts = append(o.Mounts, workspace.Mount{
+			Source: source, Destination: m.Destination, ReadOnly: m.ReadOnly, AsRoot: m.AsRoot, Staged: m.Staged,
+		})
 	}
 	if x.tty {
 		size := a.windowSize()
@@ -298,6 +328,7 @@ func (a *app) runRootless(
 		for _, n := range notes {
 			_ = say(a.Err, "carrel: %s\n", n)
 		}
+		err = errors.Join(err, a.settle(context.WithoutCancel(ctx), r.Copies(), x.apply))
 		if x.keep && retained != "" {
 			fmt.Fprintln(a.Err, "carrel: the home is kept in", retained)
 		}

@@ -13,6 +13,7 @@ import (
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/agent/hosts/steps"
 	"github.com/carrel-dev/carrel/internal/agent/messages"
+	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/base/termtext"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
@@ -41,9 +42,10 @@ func (a *app) undoCommand() *cobra.Command {
 		Short: help(operation.UndoPatch),
 		Long: `Bring back the files that a change of "carrel ask" or "carrel chat" replaced: all of them, or
 none if one has changed since. Without an ID the changes are listed. An undoing is a change
-itself, and its own ID undoes it. The changes are those of this machine, those of a workspace
+itself, and its own ID undoes it. With the name of a run, such as run-1a2b3c4d, it takes back what
+"carrel apply" made of its staged copy. The changes are those of this machine, those of a workspace
 with --on, or those of a remote host with --remote.`,
-		Example: "  carrel undo\n  carrel undo p-0123456789abcdef\n  carrel undo --on demo p-0123456789abcdef\n" +
+		Example: "  carrel undo\n  carrel undo p-0123456789abcdef\n  carrel undo run-1a2b3c4d\n  carrel undo --on demo p-0123456789abcdef\n" +
 			"  carrel undo --remote web-1",
 		Args: between(nil, "ID"),
 	}
@@ -64,12 +66,15 @@ with --on, or those of a remote host with --remote.`,
 					errdefs.ErrInvalidArgument)
 			}
 		}
+		if len(args) == 1 && at.workspace == "" && at.remote == "" && id.IsWorkspace(args[0]) {
+			return undoStaged(c.Context(), args[0])
+		}
 		if len(args) == 1 {
-			id, err := at.undo(c.Context(), args[0])
+			was, err := at.undo(c.Context(), args[0])
 			if err != nil {
 				return nil, nil, err
 			}
-			return object{{"id", id}}, text(fmt.Sprintf("undone; \"carrel undo %s%s\" does it again\n", at.flags(), printable(id))), nil
+			return object{{"id", was}}, text(fmt.Sprintf("undone; \"carrel undo %s%s\" does it again\n", at.flags(), printable(was))), nil
 		}
 		all, err := at.list(c.Context())
 		if err != nil {

@@ -15,7 +15,8 @@ import (
 func parseVolume(s string) (carrel.Mount, error) {
 	rest, ro := strings.CutSuffix(s, ":ro")
 	rest, root := strings.CutSuffix(rest, ":root")
-	if !ro && !root {
+	rest, staged := strings.CutSuffix(rest, ":staged")
+	if !ro && !root && !staged {
 		rest, _ = strings.CutSuffix(rest, ":rw")
 	}
 	i := strings.LastIndexByte(rest, ':')
@@ -27,13 +28,14 @@ func parseVolume(s string) (carrel.Mount, error) {
 	if err != nil {
 		return carrel.Mount{}, fmt.Errorf("cannot use %q as a mount: %w", s, err)
 	}
-	return carrel.Mount{Source: src, Destination: rest[i+1:], ReadOnly: ro, AsRoot: root}, nil
+	return carrel.Mount{Source: src, Destination: rest[i+1:], ReadOnly: ro, AsRoot: root, Staged: staged}, nil
 }
 
 // volumeFlag adds -v.
 func volumeFlag(c *cobra.Command, volumes *[]string) {
 	c.Flags().StringArrayVarP(volumes, "volume", "v", nil,
-		"mount a directory, as `SRC:DST[:ro]`; may be repeated. SRC:DST:root, by root, lets commands write files of root there")
+		"mount a directory, as `SRC:DST[:ro]`; may be repeated. SRC:DST:staged mounts a copy, whose changes carrel apply makes. "+
+			"SRC:DST:root, by root, lets commands write files of root there")
 	_ = c.RegisterFlagCompletionFunc("volume", completeVolume) // the flag is there
 }
 
@@ -57,7 +59,8 @@ func completeVolume(_ *cobra.Command, _ []string, typed string) ([]string, cobra
 		return nil, cobra.ShellCompDirectiveFilterDirs | cobra.ShellCompDirectiveNoSpace
 	}
 	if strings.Contains(dst, ":") {
-		return []string{typed[:strings.LastIndexByte(typed, ':')] + ":ro"}, cobra.ShellCompDirectiveNoFileComp
+		at := typed[:strings.LastIndexByte(typed, ':')]
+		return []string{at + ":ro", at + ":staged"}, cobra.ShellCompDirectiveNoFileComp
 	}
 	name := filepath.Base(src)
 	if abs, err := filepath.Abs(src); err == nil {

@@ -38,11 +38,8 @@ func (s *state) lead(t *tree, asked func() ([]gitdir.Lead, error)) (held []strin
 			nested = append(nested, gitdir.Lead{Path: filepath.Join(top, p), By: e.Reader})
 		}
 	}
-	for _, p := range hostfiles.Protected() {
-		at := filepath.Join(top, p.Name)
-		if fi, err := os.Lstat(at); err == nil && fi.Mode()&fs.ModeSymlink != 0 {
-			nested = append(nested, gitdir.Lead{Path: at, By: p.Name})
-		}
+	for _, name := range linkedNames(top) {
+		nested = append(nested, gitdir.Lead{Path: filepath.Join(top, name), By: name})
 	}
 	var others map[id.Workspace]note
 	if err := s.alone(func() (err error) { others, _, err = s.others(); return err }); err != nil {

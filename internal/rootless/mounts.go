@@ -135,6 +135,16 @@ func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace, git bool
 			continue
 		}
 		p := &projects[len(projects)-1]
+		if m.Staged {
+			opened = append(opened, dir)
+			if err := apart(opened); err != nil {
+				return projects, err
+			}
+			if projects, err = s.stage(projects, name, writable); err != nil {
+				return projects, err
+			}
+			continue
+		}
 		asked := askGit(dir.Name(), writable) // it answers while names are looked for
 		if err := s.alone(func() (err error) {
 			p.Pinned, err = s.pin(dir, m.Source == home)
@@ -177,7 +187,12 @@ func (s *state) openGit(projects []launch.Project, name id.Workspace, writable [
 	s.repos = append(s.repos, repo)
 	// It is covered, and so not read-only.
 	p.Pinned = slices.DeleteFunc(p.Pinned, func(name string) bool { return name == sandbox.GitName })
-	at := p.Destination + "/" + sandbox.GitName
+	return showGit(projects, repo)
+}
+
+// showGit adds the mounts of a git directory to those of the repository, the last of projects.
+func showGit(projects []launch.Project, repo *gitdir.Repo) ([]launch.Project, error) {
+	at := projects[len(projects)-1].Destination + "/" + sandbox.GitName
 	for _, d := range []struct {
 		path string
 		sandbox.Project

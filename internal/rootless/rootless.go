@@ -213,6 +213,9 @@ func (r *Run) Close() (retained string, notes []string, err error) {
 	return r.running.Retained, r.state.notes, err
 }
 
+// Copies are the staged copies in which the command changed something, after Close.
+func (r *Run) Copies() []Staged { return r.state.kept }
+
 // Hangup ends the command, if it still runs.
 func (r *Run) Hangup() error { return r.running.Close() }
 

@@ -107,7 +107,11 @@ func (s *starter) start(ctx context.Context, limits workspace.Limits) error {
 	if s.way != nil {
 		c.Ways, c.Spec.Net.Trust = s.way.start, s.authority
 	}
+	begun := s.state.clock(ctx)
 	executor, err := s.launcher.Start(ctx, &c, &s.sockets)
+	if err == nil {
+		err = begun()
+	}
 	if err != nil {
 		return err
 	}
@@ -179,7 +183,7 @@ func (s *starter) end(purge bool) error {
 	crashpoint.Here("run.end.ended")
 	err := s.launcher.Groups.End(s.name)
 	if err == nil {
-		err = errors.Join(s.state.takeGit(context.Background()), s.state.look(s.name))
+		err = errors.Join(s.state.takeGit(context.Background()), s.state.look(s.name), s.state.keepCopies(context.Background()))
 	}
 	crashpoint.Here("run.end.taken")
 	err = errors.Join(err, s.launcher.Groups.Close(), s.state.unplace(s.name))

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
+	"github.com/carrel-dev/carrel/internal/rootless/copies"
 	"github.com/carrel-dev/carrel/internal/rootless/gitdir"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 )
@@ -26,6 +27,7 @@ import (
 //	homes/NAME          homes that were kept
 //	git/NAME-0          the git directory of a run that lives, for a repository
 //	back/NAME           what the end of a run held back
+//	staged/NAME         the staged copies of a run
 type state struct {
 	dir string
 	// mine is the open file of this run, which holds its lock.
@@ -35,8 +37,11 @@ type state struct {
 	// earlier ones.
 	repos []*gitdir.Repo
 	notes []string
-	// trees are the writable mounts of this run.
-	trees []*tree
+	// trees are the writable mounts of this run, and copies its staged ones.
+	trees  []*tree
+	copies []*stagedCopy
+	// kept are those of copies in which something was changed.
+	kept []Staged
 }
 
 // note is what a run made outside of its workspace.
@@ -85,7 +90,8 @@ func (s *state) alone(f func() error) error {
 // intents closeBroken closes.
 func (s *state) register(name id.Workspace, closeBroken func([]id.Workspace) error) error {
 	return s.alone(func() error {
-		if err := s.sweep(closeBroken); err != nil {
+		err := errors.Join(s.sweep(closeBroken), copies.In(s.dir).Sweep(context.Background()))
+		if err != nil {
 			return fmt.Errorf("cannot clean up after a run that was ended: %w", err)
 		}
 		return s.claim(name)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -32,6 +33,8 @@ type Mount struct {
 	ReadOnly    bool
 	// AsRoot: this process is root's, and commands may write files of root in the directory.
 	AsRoot bool
+	// Staged shows a copy: what commands write is kept apart from the directory.
+	Staged bool
 }
 
 // Create makes the workspace for a key and starts it, or returns the existing one; created says
@@ -75,6 +78,10 @@ func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts
 	}
 	if err := workspace.CheckMounts(m.Mounts); err != nil {
 		return nil, false, err
+	}
+	if i := slices.IndexFunc(mounts, func(m Mount) bool { return m.Staged }); i >= 0 {
+		return nil, false, fmt.Errorf("cannot mount %s as a staged copy: the daemon makes none so far; mount it without :staged, or run the "+
+			"command as an ordinary user, who needs no daemon: %w", mounts[i].Source, errdefs.ErrNotImplemented)
 	}
 	far, near, err := mountgrant.Offer(m, dirs)
 	if err != nil {

@@ -47,6 +47,9 @@ func ProjectFindings(mode Mode, seen []Mount, projects []Project) []Finding {
 	var found []Finding
 	for _, p := range projects {
 		want := map[string][]string{p.Destination: slices.Clone(modes[mode].projectFlags)}
+		if p.Staged {
+			want[p.Destination] = slices.Clone(stagedFlags)
+		}
 		if p.ReadOnly {
 			want[p.Destination] = append(want[p.Destination], "ro")
 		}
@@ -60,6 +63,10 @@ func ProjectFindings(mode Mode, seen []Mount, projects []Project) []Finding {
 				f.OK, f.Evidence = false, point+" is not mounted"
 				break
 			}
+			if p.Staged && seen[i].Type != overlayType {
+				f.OK, f.Evidence = false, point+" is no staged copy: it is mounted as "+seen[i].Type
+				break
+			}
 			if missing := slices.IndexFunc(want[point], func(o string) bool { return !slices.Contains(seen[i].Options, o) }); missing >= 0 {
 				f.OK, f.Evidence = false, fmt.Sprintf("%s is not mounted %s", point, want[point][missing])
 				break
@@ -68,6 +75,9 @@ func ProjectFindings(mode Mode, seen []Mount, projects []Project) []Finding {
 		if f.OK {
 			f.Evidence = fmt.Sprintf("%s is %s, %d names in it read-only", p.Destination, strings.Join(want[p.Destination], ","),
 				len(p.Pinned)+len(p.Held))
+			if p.Staged {
+				f.Evidence = fmt.Sprintf("%s is %s, a staged copy", p.Destination, strings.Join(stagedFlags, ","))
+			}
 		}
 		found = append(found, f)
 	}
@@ -87,6 +97,10 @@ func Expect(s *Spec) Expected {
 		flags := slices.Clone(modes[s.Mode].projectFlags)
 		if p.ReadOnly {
 			flags = append(flags, "ro")
+		}
+		if p.Staged {
+			table = append(table, expectedMount{p.Destination, []string{overlayType}, stagedFlags, stagedSuper})
+			continue
 		}
 		// What is mounted in it is what is protected.
 		table = append(table, expectedMount{p.Destination, nil, flags, ""}, expectedMount{

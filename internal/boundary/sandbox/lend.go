@@ -30,9 +30,16 @@ func (s *stage) lend() error {
 			return err
 		}
 	}
+	for i, given := range fds.Stages {
+		tree, err := detach(given, harmless)
+		if err != nil {
+			return fmt.Errorf("cannot mount a staged copy: %w", err)
+		}
+		fds.Stages[i] = tree
+	}
 	for i, p := range s.spec.Projects {
 		attr := uint64(harmless)
-		if p.ReadOnly {
+		if p.ReadOnly || p.Staged {
 			attr = readOnly
 		}
 		tree, err := detach(fds.Projects[i], attr)

@@ -88,6 +88,8 @@ type Project struct {
 	// Destination is an absolute path inside.
 	Destination string `json:"destination"`
 	ReadOnly    bool   `json:"read_only"`
+	// Staged: what is written there goes to a directory of its own, and the mount's stays as it is. Nothing in it is held.
+	Staged bool `json:"staged,omitempty"`
 	// Own: it covers .git of a project mount with a git directory of the workspace's own, and nothing in it
 	// is protected.
 	Own bool `json:"own,omitempty"`
@@ -111,8 +113,17 @@ const MaxHeld = 256
 // buildProjects attaches the project mounts and locks what is protected in them. It must
 // come after the home, below which some are.
 func buildProjects(s *Spec) error {
+	stages := s.FDs.Stages
 	for i, p := range s.Projects {
-		if err := buildProject(s, p, s.FDs.Projects[i]); err != nil {
+		tree, err := s.FDs.Projects[i], error(nil)
+		if p.Staged {
+			tree, err = stagedTree(tree, stages[0])
+			stages = stages[1:]
+		}
+		if err == nil {
+			err = buildProject(s, p, tree)
+		}
+		if err != nil {
 			return fmt.Errorf("cannot mount %s: %w", p.Destination, err)
 		}
 	}
@@ -128,7 +139,7 @@ func buildProject(s *Spec, p Project, tree int) error {
 	if err := attachAt(tree, point); err != nil {
 		return err
 	}
-	if p.ReadOnly || p.Own {
+	if p.ReadOnly || p.Own || p.Staged {
 		return nil // all of it is, or nothing
 	}
 	// point is what is mounted over; its path leads to the mount.

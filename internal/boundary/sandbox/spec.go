@@ -22,7 +22,7 @@ import (
 )
 
 // SpecVersion is the version of Spec that this build writes and reads.
-const SpecVersion = 3
+const SpecVersion = 4
 
 // SpecFD is the descriptor at which an executor finds its sealed spec.
 const SpecFD = 3
@@ -85,6 +85,8 @@ type FDs struct {
 	// Projects are detached mounts too, idmapped: the owner's ids on the host are those
 	// of the commands inside.
 	Projects []int `json:"projects,omitempty"`
+	// Stages are of the same kind, for the staged ones of Projects, in their order: where what is written there goes.
+	Stages []int `json:"stages,omitempty"`
 	// V1Tasks are the `tasks` files of the cmd group, one for each v1 hierarchy
 	// that limits something, open for writing.
 	V1Tasks []int `json:"v1_tasks,omitempty"`
@@ -158,6 +160,8 @@ func (s *Spec) Validate() error {
 		return bad("a certificate of %d bytes", len(s.Net.Trust))
 	case len(s.Projects) != len(s.FDs.Projects) || len(s.Projects) > maxProjects:
 		return bad("%d project mounts, %d descriptors", len(s.Projects), len(s.FDs.Projects))
+	case s.staged() != len(s.FDs.Stages):
+		return bad("%d staged mounts, %d descriptors", s.staged(), len(s.FDs.Stages))
 	case s.writableProjects() && !s.Seccomp.NoSetID:
 		// A set-uid file that a command makes there is one on the host.
 		return bad("writable project mounts without the rules against set-uid files")
@@ -173,6 +177,9 @@ func (s *Spec) Validate() error {
 		}
 		if err := workspace.CheckDestination(p.Destination); err != nil {
 			return err
+		}
+		if p.Staged && (p.ReadOnly || p.Own || len(p.Pinned)+len(p.Held) > 0) {
+			return bad("staged and held at %s", p.Destination)
 		}
 		if len(p.Pinned) > maxPinned {
 			return bad("%d names to protect", len(p.Pinned))
@@ -225,6 +232,16 @@ func (s *Spec) gives(control string) bool { return slices.Contains(s.Accept, con
 
 func (s *Spec) writableProjects() bool {
 	return slices.ContainsFunc(s.Projects, func(p Project) bool { return !p.ReadOnly })
+}
+
+// staged counts the staged project mounts.
+func (s *Spec) staged() (n int) {
+	for _, p := range s.Projects {
+		if p.Staged {
+			n++
+		}
+	}
+	return n
 }
 
 // ReadSpec reads, closes and checks the spec at fd.

@@ -12,6 +12,8 @@ type Choice struct {
 	All bool
 	// Paths choose the changes of these paths and of all that is below them. A link that leads out must be named itself.
 	Paths []string
+	// But, if set, says why a change that is chosen so is not made after all, "" if it is.
+	But func(path string) (why string)
 }
 
 // Refusal is a change that was not made.
@@ -92,6 +94,9 @@ func (c *chooser) consider(i int) error {
 	}
 	if why != "" && c.named[ch.Path] {
 		return fmt.Errorf("cannot make the change of %q: %s; leave it out: %w", ch.Path, why, errdefs.ErrPermissionDenied)
+	}
+	if why == "" && c.choice.But != nil {
+		why = c.choice.But(ch.Path)
 	}
 	c.chosen[i] = why == ""
 	if why != "" {

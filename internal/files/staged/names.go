@@ -124,3 +124,6 @@ func quote(name string) string {
 	}
 	return name
 }
+
+// Quote writes a name as Git does, so that it can be shown.
+func Quote(name string) string { return quote(name) }

@@ -142,3 +142,17 @@ func Forget(ctx context.Context, keepDir string) error {
 	}
 	return nil
 }
+
+// Last returns the id of what Undo would take back. There being nothing is an error of kind not found.
+func Last(ctx context.Context, lower *os.File, keepDir string) (id string, err error) {
+	t, err := open(ctx, lower, keepDir)
+	if err != nil {
+		return "", err
+	}
+	defer t.close()
+	was, err := t.last()
+	if err != nil {
+		return "", err
+	}
+	return was.ID, nil
+}

@@ -46,19 +46,22 @@ type call struct {
 	args  []string
 }
 
-// git runs a call and returns its output, unless that goes to stdout. The environment is made here: variables of the caller may
-// name configurations, libraries and programs that lie in the tree.
+// plain is the environment of git. It is made here: variables of the caller may name configurations, libraries and programs that lie
+// in the tree.
+var plain = []string{
+	"PATH=/usr/bin:/bin", "HOME=/nonexistent", "LC_ALL=C",
+	"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_ATTR_NOSYSTEM=1", "GIT_NO_REPLACE_OBJECTS=1", "GIT_NO_LAZY_FETCH=1",
+	"GIT_TERMINAL_PROMPT=0", "GIT_ALLOW_PROTOCOL=none",
+}
+
+// git runs a call and returns its output, unless that goes to stdout.
 func (r *Repo) git(ctx context.Context, c call) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	at := filepath.Join(r.at, c.dir)
 	cmd := exec.CommandContext(ctx, r.program, append([]string{"--git-dir=" + at, "--no-pager"}, c.args...)...)
 	cmd.Dir, cmd.Stdin = "/", c.stdin
-	cmd.Env = []string{
-		"PATH=/usr/bin:/bin", "HOME=/nonexistent", "LC_ALL=C",
-		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_ATTR_NOSYSTEM=1", "GIT_NO_REPLACE_OBJECTS=1", "GIT_NO_LAZY_FETCH=1",
-		"GIT_TERMINAL_PROMPT=0", "GIT_ALLOW_PROTOCOL=none",
-	}
+	cmd.Env = slices.Clone(plain)
 	if c.dir == put {
 		cmd.Env = append(cmd.Env, "GIT_OBJECT_DIRECTORY="+filepath.Join(r.HostGit(), "objects"))
 	}

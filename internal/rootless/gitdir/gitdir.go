@@ -50,6 +50,8 @@ type Repo struct {
 	program string
 	// before are the refs that the workspace began with.
 	before refs
+	// moved are the branches that Take moved.
+	moved []Moved
 }
 
 // Own is the directory to show as .git.

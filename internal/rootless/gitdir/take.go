@@ -67,6 +67,11 @@ func (r *Repo) Take(ctx context.Context) (notes []string, err error) {
 			return notes, r.failed(err)
 		}
 	}
+	if m.why == "" {
+		for _, c := range m.moved {
+			r.moved = append(r.moved, Moved{c.name, c.before, c.now})
+		}
+	}
 	notes = append(notes, r.tell(m)...)
 	if m.why == "" {
 		if note := r.followIndex(ctx, own, m, now); note != "" {

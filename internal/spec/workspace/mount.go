@@ -21,6 +21,8 @@ type Mount struct {
 	ReadOnly    bool   `json:"read_only,omitempty"`
 	// AsRoot: root agrees that commands write files of root there. Only a grant of root's may say so.
 	AsRoot bool `json:"as_root,omitempty"`
+	// Staged shows a copy: what commands write is kept apart from the directory until a person applies it.
+	Staged bool `json:"staged,omitempty"`
 	// OwnerUID is the user of the host whose files the workspace's commands own there.
 	// It is a result, and not part of a request.
 	OwnerUID uint32 `json:"owner_uid,omitempty"`
@@ -64,6 +66,10 @@ func CheckMounts(mounts []Mount) error {
 		}
 		if m.AsRoot && m.ReadOnly {
 			return fmt.Errorf("cannot mount %s read-only and for files of root: choose one: %w", m.Source, errdefs.ErrInvalidArgument)
+		}
+		if m.Staged && (m.ReadOnly || m.AsRoot) {
+			return fmt.Errorf("cannot mount %s as a staged copy and read-only or for files of root: choose one: %w", m.Source,
+				errdefs.ErrInvalidArgument)
 		}
 		if m.OwnerUID != 0 {
 			return fmt.Errorf("cannot mount %s: the owner cannot be chosen: %w", m.Source, errdefs.ErrInvalidArgument)

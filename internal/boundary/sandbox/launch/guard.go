@@ -106,5 +106,8 @@ func Specs(projects []Project) []sandbox.Project {
 func CloseProjects(projects []Project) {
 	for _, p := range projects {
 		_ = p.Dir.Close()
+		if p.Stage != nil {
+			_ = p.Stage.Close()
+		}
 	}
 }

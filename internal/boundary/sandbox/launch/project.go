@@ -19,13 +19,15 @@ type Project struct {
 	sandbox.Project
 	// Dir is the directory. It stays the caller's.
 	Dir *os.File
+	// Stage is the directory of a staged copy, with "upper" and "work". It is required with Staged, and stays the caller's.
+	Stage *os.File
 	// OwnerUID and OwnerGID are whose files the commands' are on the host.
 	OwnerUID, OwnerGID uint32
 }
 
 // lend makes a detached, idmapped mount of each project and puts it into the spec.
 func (in *inheritance) lend(c *Config) error {
-	c.Spec.Projects, c.Spec.FDs.Projects = nil, nil
+	c.Spec.Projects, c.Spec.FDs.Projects, c.Spec.FDs.Stages = nil, nil, nil
 	spaces := map[[2]uint32]int{} // user namespaces by the owner they map
 	defer func() {
 		for _, fd := range spaces {
@@ -42,9 +44,16 @@ func (in *inheritance) lend(c *Config) error {
 			}
 			spaces[owner] = space
 		}
-		tree, err := idmapped(number(p.Dir), space, p.ReadOnly)
+		tree, err := idmapped(number(p.Dir), space, p.ReadOnly || p.Staged)
 		if err != nil {
 			return fmt.Errorf("cannot mount %s: %w", p.Dir.Name(), err)
+		}
+		if p.Staged {
+			stage, err := idmapped(number(p.Stage), space, false)
+			if err != nil {
+				return fmt.Errorf("cannot mount the staged copy of %s: %w", p.Dir.Name(), err)
+			}
+			c.Spec.FDs.Stages = append(c.Spec.FDs.Stages, in.addOwned(stage))
 		}
 		c.Spec.FDs.Projects = append(c.Spec.FDs.Projects, in.addOwned(tree))
 		c.Spec.Projects = append(c.Spec.Projects, p.Project)

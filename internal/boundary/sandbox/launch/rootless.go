@@ -15,7 +15,7 @@ func (in *inheritance) layRootless(c *Config) error {
 	fds := &c.Spec.FDs
 	c.Spec.CallerGID = uint32(os.Getegid())
 	fds.Listener, fds.SupProcs, fds.Cmd = -1, -1, -1
-	fds.Peers, fds.Projects, fds.V1Tasks, fds.Give, c.Spec.Projects = nil, nil, nil, nil, nil
+	fds.Peers, fds.Projects, fds.Stages, fds.V1Tasks, fds.Give, c.Spec.Projects = nil, nil, nil, nil, nil, nil
 	if c.Cmd != nil {
 		fds.Cmd, fds.SupProcs = in.add(number(c.Cmd)), in.add(number(c.SupProcs))
 		for _, f := range c.Give {
@@ -36,6 +36,9 @@ func (in *inheritance) layRootless(c *Config) error {
 	}
 	for _, p := range c.Projects {
 		fds.Projects = append(fds.Projects, in.add(number(p.Dir)))
+		if p.Staged {
+			fds.Stages = append(fds.Stages, in.add(number(p.Stage)))
+		}
 		c.Spec.Projects = append(c.Spec.Projects, p.Project)
 		c.Spec.Seccomp.NoSetID = c.Spec.Seccomp.NoSetID || !p.ReadOnly
 	}

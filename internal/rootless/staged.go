@@ -1,0 +1,164 @@
+package rootless
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/carrel-dev/carrel/internal/base/id"
+	"github.com/carrel-dev/carrel/internal/boundary/sandbox/launch"
+	"github.com/carrel-dev/carrel/internal/files/changed"
+	"github.com/carrel-dev/carrel/internal/files/staged"
+	"github.com/carrel-dev/carrel/internal/rootless/copies"
+	"github.com/carrel-dev/carrel/internal/rootless/gitdir"
+	"github.com/carrel-dev/carrel/internal/spec/hostfiles"
+)
+
+// stagedCopy is a staged mount of a run that lives.
+type stagedCopy struct {
+	*copies.Copy
+
+	repo *gitdir.Repo
+}
+
+// Staged is a staged copy, with what is in it.
+type Staged struct {
+	*copies.Copy
+
+	Seen copies.Seen
+}
+
+// stage makes the last of projects a staged copy. Nothing in it is held, as nothing that is written reaches the directory.
+func (s *state) stage(projects []launch.Project, name id.Workspace, writable []string) ([]launch.Project, error) {
+	p := &projects[len(projects)-1]
+	c, err := copies.In(s.dir).Create(name, len(s.copies), p.Dir)
+	if err != nil {
+		return projects, err
+	}
+	made := &stagedCopy{Copy: c}
+	s.copies = append(s.copies, made)
+	p.Staged = true
+	if p.Stage, err = c.Stage(); err != nil {
+		return projects, fmt.Errorf("cannot open the staged copy of %s: %w", c.Source, err)
+	}
+	made.repo, err = gitdir.Prepare(c.Source, c.GitDir(), name, writable, func() error { return nil })
+	if made.repo == nil || err != nil {
+		return projects, err
+	}
+	return showGit(projects, made.repo)
+}
+
+// clock begins to read the clock of file systems for the staged copies, while the workspace is started. What it returns waits for
+// that, and notes it: before the command begins.
+func (s *state) clock(ctx context.Context) (begun func() error) {
+	if len(s.copies) == 0 {
+		return func() error { return nil }
+	}
+	type answer struct {
+		at  time.Time
+		err error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		at, err := staged.Clock(ctx)
+		answers <- answer{at, err}
+	}()
+	return func() error {
+		a := <-answers
+		for _, c := range s.copies {
+			a.err = errors.Join(a.err, c.Begin(a.at, c.repo))
+		}
+		return a.err
+	}
+}
+
+// keepCopies closes the staged copies, once nothing of the workspace runs. One in which nothing was changed is removed.
+func (s *state) keepCopies(ctx context.Context) error {
+	var all error
+	for _, c := range s.copies {
+		all = errors.Join(all, s.keepCopy(ctx, c))
+	}
+	s.copies = nil
+	return all
+}
+
+func (s *state) keepCopy(ctx context.Context, c *stagedCopy) error {
+	if c.Began.IsZero() { // no command was begun
+		return errors.Join(c.Close(), c.Discard(ctx))
+	}
+	seen, err := c.Look(ctx, HostReads(c.Source))
+	err = errors.Join(err, c.Close())
+	if err == nil && seen.Empty() {
+		return c.Discard(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("%w; the staged copy is kept: carrel changes lists it", err)
+	}
+	s.kept = append(s.kept, Staged{c.Copy, seen})
+	return nil
+}
+
+// StagedCopies returns the staged copies of a run, of all runs if it is "".
+func StagedCopies(run id.Workspace) ([]*copies.Copy, error) {
+	s, err := openState()
+	if err != nil {
+		return nil, err
+	}
+	if run == "" {
+		return copies.In(s.dir).List()
+	}
+	return copies.In(s.dir).Of(run)
+}
+
+// HostReads says on which paths of a directory programs of the host act: by their names, and because the host's git is led there.
+func HostReads(source string) changed.Reader {
+	home, _ := os.UserHomeDir()
+	isHome := home == source
+	leads, err := gitdir.Leads(context.Background(), source, []string{source})
+	if err != nil {
+		leads = nil // a configuration that git cannot read leads nowhere
+	}
+	at := map[string]string{}
+	for _, l := range leads {
+		for _, p := range places(l.Path, source) {
+			at[p.rel] = "git by " + l.By
+		}
+	}
+	for _, name := range linkedNames(source) {
+		for _, p := range places(filepath.Join(source, name), source) {
+			at[p.rel] = "what reads " + name
+		}
+	}
+	return func(p string) (reader, trigger string, ok bool) {
+		if e, ok := hostfiles.Match(p, isHome); ok && e.Act > hostfiles.Report && !within(p) {
+			return e.Reader, e.Trigger, true
+		}
+		for dir := p; dir != "."; dir = filepath.Dir(dir) {
+			if by, ok := at[dir]; ok {
+				return by, "any command of it", true
+			}
+		}
+		for led, by := range at {
+			if strings.HasPrefix(led, p+"/") {
+				return by, "any command of it", true
+			}
+		}
+		return "", "", false
+	}
+}
+
+// linkedNames are the names at the top of a directory that are protected and that are links: what they lead to is read by the same
+// programs.
+func linkedNames(top string) (names []string) {
+	for _, p := range hostfiles.Protected() {
+		if fi, err := os.Lstat(filepath.Join(top, p.Name)); err == nil && fi.Mode()&fs.ModeSymlink != 0 {
+			names = append(names, p.Name)
+		}
+	}
+	return names
+}

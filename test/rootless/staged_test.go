@@ -1,0 +1,196 @@
+package rootless_test
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// stagedIn runs a script in a staged copy of the project, and returns the run's name, "" if nothing was changed.
+func (u *user) stagedIn(script string, flags ...string) (r result, run string) {
+	u.t.Helper()
+	r = u.run(append(append([]string{"--here=staged"}, flags...), "--", "bash", "-c", script)...)
+	if _, name, ok := strings.Cut(r.err, "carrel diff "); ok {
+		run, _, _ = strings.Cut(name, " ")
+	} else if _, name, ok := strings.Cut(r.err, "carrel undo "); ok {
+		run, _, _ = strings.Cut(name, " ")
+	}
+	return r, run
+}
+
+// carrel runs a command of carrel's in the project's directory.
+func (u *user) cli(args ...string) result {
+	u.t.Helper()
+	return finish(u.command("project", filepath.Join(programs, "carrel"), args...), "")
+}
+
+// digest is all of the project: names, modes, owners, contents, times of change.
+const digest = `cd ~/project && find . -printf '%p %y %m %U %n %C@ %l\n' | sort && find . -type f -exec sha256sum {} + | sort`
+
+// Whatever a command does in a staged copy, nothing of it is in the directory, or in one that is linked with it, before it is applied.
+func TestStagedHoldsEverything(t *testing.T) {
+	u := newUser(t)
+	u.sh(`cd project; git config user.email a@b; git config user.name a; mkdir -p src .vscode .githooks sub/pkg store .ai node_modules/x
+		echo one > src/a.c; echo s > .vscode/settings.json; echo h > .githooks/pre-commit; git config core.hooksPath .githooks
+		echo n > .npmrc; ln -s .ai .claude; echo x > .ai/CLAUDE.md; git init -q sub/pkg/nested; git add src .vscode .npmrc; git commit -qm one
+		mkdir ~/uv-store; echo shared > ~/uv-store/m.py; ln ~/uv-store/m.py node_modules/x/m.py`)
+	before := u.sh(digest).out
+	shared := u.sh("cat uv-store/m.py; stat -c '%C@ %h' uv-store/m.py").out
+	r, run := u.stagedIn(`set -e
+		echo evil > .npmrc; echo evil > .vscode/settings.json; rm -rf .githooks; mkdir .githooks; printf '#!/bin/sh\necho evil' > .githooks/pre-commit
+		chmod 755 .githooks/pre-commit; echo evil > .ai/CLAUDE.md; rm .claude; ln -s /etc .claude; echo evil > node_modules/x/m.py
+		echo '[core] fsmonitor = evil' >> sub/pkg/nested/.git/config; rm -rf src; ln -s / src; mkfifo pipe; mkdir -p .git/hooks2 .cargo .husky/_ .Git
+		echo evil > .cargo/config.toml; echo evil > .envrc; touch new; mv store Store; mkdir -p a/b/c; echo 1 > a/b/c/d; chmod 700 a
+		setfattr -n user.x -v y new 2>/dev/null || true; git init -q fresh; git config --file .git/config alias.x '!evil' || true; ls -A | wc -l`)
+	if r.code != 0 || run == "" {
+		t.Fatalf("%+v", r)
+	}
+	if after := u.sh(digest).out; after != before {
+		t.Errorf("the directory was changed:\n%s\nbefore:\n%s", after, before)
+	}
+	if after := u.sh("cat uv-store/m.py; stat -c '%C@ %h' uv-store/m.py").out; after != shared {
+		t.Errorf("a file with another name outside was changed: %q", after)
+	}
+	for _, want := range []string{"on which programs of the host act", "that lead out of it", "that cannot be applied"} {
+		if !strings.Contains(r.err, want) {
+			t.Errorf("it does not say %q: %s", want, r.err)
+		}
+	}
+	// Applied is source alone.
+	if r := u.cli("apply", run); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	got := u.sh(`cd project; cat .npmrc .vscode/settings.json .githooks/pre-commit .ai/CLAUDE.md a/b/c/d; readlink .claude; ls -d .cargo .envrc .husky pipe fresh/.git .Git 2>/dev/null
+		grep -c evil sub/pkg/nested/.git/config; grep -c evil .git/config; stat -c %a a`).out
+	if got != "n\ns\nh\nx\n1\n.ai\n0\n0\n700\n" {
+		t.Errorf("after apply: %q", got)
+	}
+	if shared != u.sh("cat uv-store/m.py; stat -c '%C@ %h' uv-store/m.py").out {
+		t.Error("apply wrote to a file with another name outside")
+	}
+	if r := u.cli("discard", run); r.code != 0 || u.sh("ls -A .local/state/carrel/staged").out != "" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A person looks at a copy, applies it with its commits, takes it back, applies it again, in part, and discards it.
+func TestStagedFromRunToUndo(t *testing.T) {
+	u := newUser(t)
+	const as = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; "
+	u.sh("cd project; " + as + "git checkout -q -b main; echo one > a; echo 'out/' > .gitignore; seq 20 > many; chmod 600 many; git add .; git commit -qm one")
+	begun := u.sh("cd project; git rev-parse HEAD; cat .git/index | sha256sum; cat a; ls -A").out
+	r, run := u.stagedIn(as + `echo two > a; printf '%s\n' b$'\n'c > "new
+line"; mkdir out; echo o > out/o; sed -i 's/^3$/three/' many; git add a many; git commit -qm two; echo .env > .env; chmod 755 a; rm -f none; echo $PWD`)
+	if r.code != 0 || run == "" || !strings.Contains(r.err, "in git main") || strings.TrimSpace(r.out) != filepath.Join(u.home, "project") {
+		t.Fatalf("%+v", r)
+	}
+	if now := u.sh("cd project; git rev-parse HEAD; cat .git/index | sha256sum; cat a; ls -A").out; now != begun {
+		t.Fatalf("before apply: %q, not %q", now, begun)
+	}
+	diff := u.cli("diff")
+	for _, want := range []string{"-one\n+two\n", "old mode 100644\nnew mode 100755\n", `b/"`, "# out: 2 changes that git ignores", "# changed in git: main"} {
+		if want == `b/"` {
+			want = `"b/new\nline"`
+		}
+		if !strings.Contains(diff.out, want) {
+			t.Errorf("the diff has no %q:\n%s", want, diff.out)
+		}
+	}
+	list := u.cli("changes", "-o", "json", run)
+	var items []struct{ Path, Class, Kind string }
+	if err := json.Unmarshal([]byte(list.out), &items); err != nil || len(items) < 6 {
+		t.Errorf("%v: %+v", err, list)
+	}
+	// What the host does meanwhile is merged.
+	u.sh("cd project; sed -i 's/^18$/eighteen/' many")
+	if r := u.cli("apply", run); r.code != 0 || !strings.Contains(r.out, "merged with what was changed here (many)") ||
+		!strings.Contains(r.out, "main moved from ") || !strings.Contains(r.out, "not applied: out") {
+		t.Fatalf("%+v", r)
+	}
+	const state = "cd project; git log --format=%s; git status --short; cat a; grep -n '[a-z]' many; stat -c %a many a; ls -A out 2>/dev/null"
+	applied := u.sh(state).out
+	if applied != "two\none\n M a\n M many\n?? \"new\\nline\"\ntwo\n3:three\n18:eighteen\n600\n755\n" {
+		t.Errorf("after apply: %q", applied)
+	}
+	if r := u.cli("undo", run); r.code != 0 || !strings.Contains(r.out, "main is back where it was") {
+		t.Fatalf("%+v", r)
+	}
+	if now := u.sh(state).out; now != "one\n M many\none\n18:eighteen\n600\n644\n" {
+		t.Errorf("after undo: %q", now)
+	}
+	if r := u.cli("undo", run); r.code == 0 {
+		t.Errorf("a second undo: %+v", r)
+	}
+	// Where the two do not fit, nothing is done.
+	u.sh("cd project; echo mine > a")
+	before := u.sh(digest).out
+	if r := u.cli("apply", run); r.code == 0 || !strings.Contains(r.err, "a: ") || u.sh(digest).out != before {
+		t.Errorf("a conflict: %+v", r)
+	}
+	if r := u.cli("apply", run, "out", "many"); r.code != 0 || u.sh("cd project; cat out/o; cat a").out != "o\nmine\n" {
+		t.Errorf("in part: %+v", r)
+	}
+	if r := u.cli("discard"); r.code != 0 || u.cli("changes", "-o", "json").out != "[]\n" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// An empty directory takes a repository, and everything that is made for one.
+func TestStagedEmptyDirectory(t *testing.T) {
+	u := newUser(t)
+	u.sh("rm -rf project; mkdir project; git init -q --bare src.git; git -c init.defaultBranch=main init -q w; cd w; " +
+		"git -c user.email=a@b -c user.name=a commit -q --allow-empty -m one; git push -q ../src.git HEAD:main")
+	r, run := u.stagedIn("git init -q . && echo f > f && git status --short && ls -A")
+	if r.code != 0 || r.out != "?? f\n.git\nf\n" || run == "" {
+		t.Fatalf("%+v", r)
+	}
+	if r := u.cli("apply", run); r.code != 0 || u.sh("ls -A project").out != "f\n" || !strings.Contains(r.out, "not applied: .git") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// What changes nothing leaves nothing, a run that lives is left alone, and the copy of one that was killed stays.
+func TestStagedEnds(t *testing.T) {
+	u := newUser(t)
+	u.sh("cd project; echo one > a; mkdir d; echo x > d/x")
+	if r, run := u.stagedIn("cat a; touch /tmp/x; echo x > d/y; rm d/y"); r.code != 0 || run != "" || r.err != "" || u.sh("ls .local/state/carrel/staged").out != "" {
+		t.Errorf("nothing was changed: %+v, %q", r, run)
+	}
+	c := u.command("project", filepath.Join(programs, "carrel"), "run", "--here=staged", "--", "bash", "-c", "echo two > a; echo ready; sleep 60")
+	_, lines := piped(t, c)
+	ready := make([]byte, 6)
+	if _, err := lines.Read(ready); err != nil {
+		t.Fatal(err)
+	}
+	run := strings.TrimSpace(u.sh("ls .local/state/carrel/staged").out)
+	for _, what := range []string{"apply", "discard", "undo"} {
+		if r := u.cli(what, run); r.code == 0 || !strings.Contains(r.err, "still runs") {
+			t.Errorf("%s: %+v", what, r)
+		}
+	}
+	_ = c.Process.Kill()
+	_ = c.Wait()
+	if got := u.sh("cat project/a").out; got != "one\n" {
+		t.Errorf("the directory has %q", got)
+	}
+	if r := u.run("--", "true"); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	if r := u.cli("apply", run); r.code != 0 || u.sh("cat project/a").out != "two\n" {
+		t.Errorf("%+v", r)
+	}
+	// With --apply it is applied at once.
+	if r, run := u.stagedIn("echo three > a; echo evil > .npmrc", "--apply"); r.code != 0 || run == "" || u.sh("cat project/a; ls project/.npmrc 2>/dev/null").out != "three\n" {
+		t.Errorf("%+v", r)
+	}
+	// An agent has a copy, and says so.
+	u.sh("mkdir bin; printf '#!/bin/sh\\necho four > a\\n' > bin/claude; chmod 755 bin/claude")
+	r := u.run("--here", "-v", filepath.Join(u.home, "bin")+":/mnt/bin:ro", "--", "/mnt/bin/claude")
+	if r.code != 0 || !strings.Contains(r.err, "carrel apply run-") || u.sh("cat project/a").out != "three\n" {
+		t.Errorf("an agent: %+v", r)
+	}
+	if r := u.run("--here=direct", "-v", filepath.Join(u.home, "bin")+":/mnt/bin:ro", "--", "/mnt/bin/claude"); r.code != 0 || u.sh("cat project/a").out != "four\n" {
+		t.Errorf("an agent in the directory itself: %+v", r)
+	}
+}
