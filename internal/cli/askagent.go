@@ -40,7 +40,7 @@ func (a *app) agentWorkspace(ctx context.Context, client *carrel.Client, x *askF
 			return "", err
 		}
 	}
-	w, created, err := create(ctx, client, &carrelv1.CreateRequest{Key: x.agent, Models: []*carrelv1.ModelUse{{Name: name}}}, nil)
+	w, created, err := create(ctx, client, &carrelv1.CreateRequest{Key: x.agent, Models: []*carrelv1.ModelUse{{Name: name}}}, nil, nil)
 	if err != nil {
 		return "", err
 	}

@@ -28,7 +28,7 @@ func askFlag(c *cobra.Command, ask *[]string) {
 }
 
 // newReach expands the rules of a workspace that is to be made with these mounts, as the daemon takes them.
-func newReach(ctx context.Context, r *workspace.Reach, mounts []carrel.Mount) (err error) {
+func newReach(ctx context.Context, r *workspace.Reach, mounts []mount) (err error) {
 	var writable []string
 	for _, m := range mounts {
 		// One that is not there is an error where it is mounted.

@@ -144,7 +144,7 @@ func (a *app) run(c *cobra.Command, argv []string, x *runFlags) error {
 		if err != nil {
 			return err
 		}
-		if m.Staged, err = x.staged(c, argv); err != nil {
+		if m.staged, err = x.staged(c, argv); err != nil {
 			return err
 		}
 		mounts = append(mounts, m)
@@ -204,12 +204,12 @@ func (x *runFlags) staged(c *cobra.Command, argv []string) (bool, error) {
 
 // here is the mount of the current directory: at its own path, so that what is installed in it and has that path
 // works, and at /workspace where the workspace has something of its own there.
-func here() (carrel.Mount, error) {
+func here() (mount, error) {
 	dir, err := rootless.Source(".")
 	if err != nil {
-		return carrel.Mount{}, err
+		return mount{}, err
 	}
-	m := carrel.Mount{Source: dir, Destination: dir}
+	m := mount{Mount: carrel.Mount{Source: dir, Destination: dir}}
 	if workspace.CheckDestination(dir) != nil {
 		m.Destination = "/workspace"
 	}
@@ -269,7 +269,7 @@ func (r ownRun) Signal(ctx context.Context, signal int) error { return r.of.Sign
 func (r ownRun) Close() error { return r.of.Hangup() }
 
 func (a *app) runRootless(
-	ctx context.Context, spec carrel.Spec, mounts []carrel.Mount, signals <-chan os.Signal, x *runFlags,
+	ctx context.Context, spec carrel.Spec, mounts []mount, signals <-chan os.Signal, x *runFlags,
 ) (err error) {
 	executor, err := findProgram("carrel-executor")
 	if err != nil {
@@ -293,7 +293,7 @@ func (a *app) runRootless(
 			return err
 		}
 		o.Mounts = append(o.Mounts, workspace.Mount{
-			Source: source, Destination: m.Destination, ReadOnly: m.ReadOnly, AsRoot: m.AsRoot, Staged: m.Staged,
+			Source: source, Destination: m.Destination, ReadOnly: m.ReadOnly, AsRoot: m.AsRoot, Staged: m.staged,
 		})
 	}
 	if x.tty {
@@ -386,7 +386,7 @@ func noDaemon(err error) error {
 
 // runRoot makes a workspace through the daemon, and destroys it when the command has ended.
 func (a *app) runRoot(
-	ctx context.Context, spec carrel.Spec, mounts []carrel.Mount, signals <-chan os.Signal, x *runFlags,
+	ctx context.Context, spec carrel.Spec, mounts []mount, signals <-chan os.Signal, x *runFlags,
 ) (err error) {
 	if len(x.accept) > 0 {
 		return fmt.Errorf("cannot accept %s: root can have every required control; run it as an ordinary user, or leave --accept out: %w",
@@ -419,12 +419,17 @@ func (a *app) runRoot(
 		return err
 	}
 	key := "run:" + string(id.NewTrace())
+	kept, err := a.stage(ctx, id.Derive("run", id.Key(key), 0), mounts)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, a.settleKept(context.WithoutCancel(ctx), kept, x.apply)) }()
 	w, _, err := create(ctx, client, &carrelv1.CreateRequest{
 		Key: key, Allow: workspace.OpeningNames(allow), Secrets: names,
 		SecretFiles: x.secretFiles.files, SecretTemplates: x.secretFiles.texts,
 		ReachAllow: reach.Allow, ReachAsk: reach.Ask, ReachDeny: reach.Deny, Models: use, ModelBudget: x.models.budget(),
 		OneUse: !x.keep, // this process may be killed
-	}, mounts)
+	}, mounts, kept)
 	if errdefs.IsUnavailable(err) {
 		return noDaemon(err)
 	}

@@ -12,11 +12,14 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/base/termtext"
-	"github.com/carrel-dev/carrel/internal/files/staged"
+	stagedfiles "github.com/carrel-dev/carrel/internal/files/staged"
 	"github.com/carrel-dev/carrel/internal/rootless"
 	"github.com/carrel-dev/carrel/internal/rootless/copies"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
 // stagedUse is how a staged copy is named.
@@ -96,27 +99,33 @@ or its path shows it. On a terminal, characters that it would obey are shown as 
 		}
 		o.Paths, o.Visible = paths, isTerminal(a.Out)
 		for _, x := range list {
-			seen, err := x.Look(c.Context(), rootless.HostReads(x.Source))
-			if err != nil {
-				return err
-			}
 			if len(list) > 1 {
 				if err := say(a.Out, "# %s\n", x.Source); err != nil {
 					return err
 				}
 			}
-			if _, err := x.Diff(c.Context(), a.Out, o, seen); err != nil {
+			if err := a.still(c.Context(), x, func() error { return a.diff(c.Context(), x, o) }); err != nil {
 				return err
-			}
-			if len(seen.Refs) > 0 && len(paths) == 0 {
-				if err := say(a.Out, "# changed in git: %s\n", strings.Join(seen.Refs, ", ")); err != nil {
-					return err
-				}
 			}
 		}
 		return nil
 	}
 	return c
+}
+
+// diff shows one copy.
+func (a *app) diff(ctx context.Context, x *copies.Copy, o copies.DiffOptions) error {
+	seen, err := x.Look(ctx, rootless.HostReads(x.Source))
+	if err != nil {
+		return err
+	}
+	if _, err := x.Diff(ctx, a.Out, o, seen); err != nil {
+		return err
+	}
+	if len(seen.Refs) > 0 && len(o.Paths) == 0 {
+		return say(a.Out, "# changed in git: %s\n", strings.Join(seen.Refs, ", "))
+	}
+	return nil
 }
 
 func (a *app) applyCommand() *cobra.Command {
@@ -143,7 +152,11 @@ done, and the error names the files. carrel undo RUN takes it back.
 		var out strings.Builder
 		objects := []object{}
 		for _, x := range list {
-			r, aerr := x.Apply(c.Context(), o, rootless.HostReads(x.Source))
+			var r copies.Result
+			aerr := a.still(c.Context(), x, func() (err error) {
+				r, err = x.Apply(c.Context(), o, rootless.HostReads(x.Source))
+				return err
+			})
 			out.WriteString(appliedText(x, r, len(paths) > 0))
 			objects = append(objects, appliedObject(x, r))
 			if err = aerr; err != nil {
@@ -259,6 +272,9 @@ directory itself is not touched.
 		}
 		out, objects := "", []object{}
 		for _, x := range list {
+			if err := a.gone(c.Context(), x); err != nil {
+				return nil, nil, err
+			}
 			if err := x.Discard(c.Context()); err != nil {
 				return nil, nil, err
 			}
@@ -269,15 +285,26 @@ directory itself is not touched.
 	})
 }
 
+// gone refuses to discard the copy of a workspace that there is: it would not start again.
+func (a *app) gone(ctx context.Context, x *copies.Copy) error {
+	_, state, err := a.stateOf(ctx, x)
+	if err == nil && state != "" {
+		err = fmt.Errorf("cannot discard the staged copy of %s: the workspace %s has it mounted; carrel destroy %s ends that: %w", x.Source,
+			x.Workspace, x.Workspace, errdefs.ErrFailedPrecondition)
+	}
+	return err
+}
+
 // undoStaged takes back what was applied of a staged copy.
-func undoStaged(ctx context.Context, run string) (any, printer, error) {
+func (a *app) undoStaged(ctx context.Context, run string) (any, printer, error) {
 	list, err := rootless.StagedCopies(id.Workspace(run))
 	if err != nil {
 		return nil, nil, err
 	}
 	out, objects := "", []object{}
 	for _, x := range slices.Backward(list) {
-		r, err := x.Undo(ctx)
+		var r copies.Result
+		err := a.still(ctx, x, func() (err error) { r, err = x.Undo(ctx); return err })
 		if errdefs.IsNotFound(err) && len(list) > 1 {
 			continue
 		}
@@ -298,9 +325,132 @@ func undoStaged(ctx context.Context, run string) (any, printer, error) {
 	return objects, text(out), nil
 }
 
+// keptCopy is the staged copy of one of the mounts of a workspace.
+type keptCopy struct {
+	*copies.Copy
+
+	made bool
+}
+
+// undo removes a copy that was made for a workspace that was not.
+func (k *keptCopy) undo(ctx context.Context) error {
+	if !k.made {
+		return nil
+	}
+	k.made = false
+	return k.Discard(context.WithoutCancel(ctx))
+}
+
+// copyName is how the staged copies of the workspace for a key are called.
+func (a *app) copyName(key string) id.Workspace {
+	prefix := "ws" // as such workspaces are called
+	if a.usesOwn() {
+		prefix = "own"
+	}
+	return id.Derive(prefix, id.Key(key), 0)
+}
+
+// usesOwn reports whether the caller's own carrel is meant.
+func (a *app) usesOwn() bool {
+	t, err := a.target()
+	return err == nil && t.host == ""
+}
+
+// stage makes the staged copies that mounts ask for.
+func (a *app) stage(ctx context.Context, name id.Workspace, mounts []mount) (kept []*keptCopy, err error) {
+	for i, m := range mounts {
+		if !m.staged {
+			continue
+		}
+		c, made, err := rootless.StageFor(ctx, name, i, m.Source, a.usesOwn())
+		if err != nil {
+			return nil, err
+		}
+		kept = append(kept, &keptCopy{c, made})
+	}
+	return kept, nil
+}
+
+// staged are the mounts as the daemon is asked for them.
+func staged(mounts []mount, kept []*keptCopy) (all []carrel.Mount) {
+	for _, m := range mounts {
+		if m.staged {
+			m.Stage, kept = kept[0].StageDir(), kept[1:]
+		}
+		all = append(all, m.Mount)
+	}
+	return all
+}
+
+// settleKept is settle for the copies of a workspace that is gone.
+func (a *app) settleKept(ctx context.Context, kept []*keptCopy, apply bool) error {
+	var list []rootless.Staged
+	for _, k := range kept {
+		if k.Workspace == "" {
+			continue // it was never made
+		}
+		seen, err := k.Look(ctx, rootless.HostReads(k.Source))
+		switch {
+		case err != nil:
+			return fmt.Errorf("%w; the staged copy is kept: carrel changes lists it", err)
+		case seen.Empty():
+			if err := k.Discard(ctx); err != nil {
+				return err
+			}
+		default:
+			list = append(list, rootless.Staged{Copy: k.Copy, Seen: seen})
+		}
+	}
+	return a.settle(ctx, list, apply)
+}
+
+// stateOf is the state of the workspace that has a copy mounted, "" if there is none any more.
+func (a *app) stateOf(ctx context.Context, x *copies.Copy) (client *carrel.Client, state string, err error) {
+	if x.Workspace == "" {
+		return nil, "", nil
+	}
+	if own := a.usesOwn(); own != x.Own {
+		word := "leave --rootless and " + rootlessEnv + " out"
+		if x.Own {
+			word = "add --rootless"
+		}
+		return nil, "", fmt.Errorf("cannot tell whether %s still runs: it is a workspace of another carrel; %s: %w", x.Workspace, word,
+			errdefs.ErrFailedPrecondition)
+	}
+	if client, err = a.client(); err != nil {
+		return nil, "", err
+	}
+	m, err := askOf(ctx, client, workspaces.Get, &carrelv1.GetRequest{Workspace: x.Workspace})
+	if errdefs.IsNotFound(err) || err == nil && m.GetWorkspace().GetState() == string(workspace.StateDestroyed) {
+		return client, "", nil
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("cannot tell whether %s still runs: %w", x.Workspace, err)
+	}
+	return client, m.GetWorkspace().GetState(), nil
+}
+
+// still does something to a copy while nothing writes to it: a workspace that runs is paused meanwhile.
+func (a *app) still(ctx context.Context, x *copies.Copy, do func() error) error {
+	client, state, err := a.stateOf(ctx, x)
+	if err != nil {
+		return err
+	}
+	if state != string(workspace.StateRunning) {
+		return do()
+	}
+	if _, err := askOf(ctx, client, workspaces.Pause, &carrelv1.PauseRequest{Workspace: x.Workspace}); err != nil {
+		return fmt.Errorf("cannot pause %s, so that nothing writes to the staged copy meanwhile: %w", x.Workspace, err)
+	}
+	err = do()
+	_, rerr := askOf(context.WithoutCancel(ctx), client, workspaces.Resume, &carrelv1.ResumeRequest{Workspace: x.Workspace})
+	return errors.Join(err, rerr)
+}
+
 // signs are how a kind of change is shown, as git status has them.
-var signs = map[staged.Kind]string{
-	staged.Create: "A", staged.Modify: "M", staged.Delete: "D", staged.Mode: "m", staged.Retype: "T", staged.Relink: "M", staged.Other: "T",
+var signs = map[stagedfiles.Kind]string{
+	stagedfiles.Create: "A", stagedfiles.Modify: "M", stagedfiles.Delete: "D", stagedfiles.Mode: "m", stagedfiles.Retype: "T",
+	stagedfiles.Relink: "M", stagedfiles.Other: "T",
 }
 
 // stagedItems lists the changes of a run's staged copies.

@@ -67,7 +67,7 @@ with --on, or those of a remote host with --remote.`,
 			}
 		}
 		if len(args) == 1 && at.workspace == "" && at.remote == "" && id.IsWorkspace(args[0]) {
-			return undoStaged(c.Context(), args[0])
+			return a.undoStaged(c.Context(), args[0])
 		}
 		if len(args) == 1 {
 			was, err := at.undo(c.Context(), args[0])

@@ -11,8 +11,15 @@ import (
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
+// mount is a directory that is asked for. A staged one gets its stage when the workspace is made.
+type mount struct {
+	carrel.Mount
+
+	staged bool
+}
+
 // parseVolume reads SRC:DST[:ro], or :root. SRC may contain colons, DST may not.
-func parseVolume(s string) (carrel.Mount, error) {
+func parseVolume(s string) (mount, error) {
 	rest, ro := strings.CutSuffix(s, ":ro")
 	rest, root := strings.CutSuffix(rest, ":root")
 	rest, staged := strings.CutSuffix(rest, ":staged")
@@ -21,14 +28,14 @@ func parseVolume(s string) (carrel.Mount, error) {
 	}
 	i := strings.LastIndexByte(rest, ':')
 	if i <= 0 || i == len(rest)-1 {
-		return carrel.Mount{}, fmt.Errorf("cannot use %q as a mount: write it SRC:DST or SRC:DST:ro, as in .:/workspace: %w",
+		return mount{}, fmt.Errorf("cannot use %q as a mount: write it SRC:DST or SRC:DST:ro, as in .:/workspace: %w",
 			s, errdefs.ErrInvalidArgument)
 	}
 	src, err := filepath.Abs(rest[:i])
 	if err != nil {
-		return carrel.Mount{}, fmt.Errorf("cannot use %q as a mount: %w", s, err)
+		return mount{}, fmt.Errorf("cannot use %q as a mount: %w", s, err)
 	}
-	return carrel.Mount{Source: src, Destination: rest[i+1:], ReadOnly: ro, AsRoot: root, Staged: staged}, nil
+	return mount{carrel.Mount{Source: src, Destination: rest[i+1:], ReadOnly: ro, AsRoot: root}, staged}, nil
 }
 
 // volumeFlag adds -v.
@@ -39,8 +46,8 @@ func volumeFlag(c *cobra.Command, volumes *[]string) {
 	_ = c.RegisterFlagCompletionFunc("volume", completeVolume) // the flag is there
 }
 
-func parseVolumes(all []string) ([]carrel.Mount, error) {
-	var mounts []carrel.Mount
+func parseVolumes(all []string) ([]mount, error) {
+	var mounts []mount
 	for _, s := range all {
 		m, err := parseVolume(s)
 		if err != nil {

@@ -34,7 +34,9 @@ a project, a chat id. If the key has a workspace already, it is shown instead.
 
 With -v a directory of this host is mounted: SRC must be one that you may open, DST is
 /workspace or a place below it, /mnt, /srv or the home (~/NAME). Files keep their owner on
-the host. What the host would run from there, above all .git, is read-only inside.
+the host. What the host would run from there, above all .git, is read-only inside. With
+SRC:DST:staged commands work on a copy: "carrel diff" shows what they changed, and "carrel apply"
+makes the changes in SRC.
 
 --allow lets commands use what is closed to them otherwise. It makes the boundary weaker,
 which is said wherever its proof is shown: userns (user namespaces, for Chromium's
@@ -113,11 +115,16 @@ of {{NAME}}.
 			ReachAllow: reach.Allow, ReachAsk: reach.Ask, ReachDeny: reach.Deny,
 			Models: use, ModelBudget: m.budget(),
 		}
-		w, created, err := create(c.Context(), client, req, mounts)
+		kept, err := a.stage(c.Context(), a.copyName(args[0]), mounts)
+		if err != nil {
+			a.unstore(c.Context(), err)
+			return nil, nil, err
+		}
+		w, created, err := create(c.Context(), client, req, mounts, kept)
 		if name, asks := carrel.ApprovalOf(err); asks && wait > 0 {
 			a.tellWaiting(name)
 			req.ApprovalWaitMs = wait.Milliseconds()
-			w, created, err = create(c.Context(), client, req, mounts)
+			w, created, err = create(c.Context(), client, req, mounts, kept)
 		}
 		if err != nil {
 			a.unstore(c.Context(), err)
@@ -134,12 +141,19 @@ of {{NAME}}.
 
 // create creates a workspace.
 func create(
-	ctx context.Context, client *carrel.Client, req *carrelv1.CreateRequest, mounts []carrel.Mount,
+	ctx context.Context, client *carrel.Client, req *carrelv1.CreateRequest, mounts []mount, kept []*keptCopy,
 ) (w *carrelv1.Workspace, created bool, err error) {
 	err = bounded(ctx, req, func(ctx context.Context) error {
-		w, created, err = client.Create(ctx, req, mounts...)
+		w, created, err = client.Create(ctx, req, staged(mounts, kept)...)
 		return err
 	})
+	for _, k := range kept {
+		if err != nil {
+			_ = k.undo(ctx) // the other error says why
+		} else if serr := k.Serve(w.GetName()); serr != nil {
+			return w, created, serr
+		}
+	}
 	return w, created, err
 }
 
@@ -301,6 +315,9 @@ func workspaceText(w *carrelv1.Workspace, all bool) printer {
 		mode := "read-write"
 		if m.GetReadOnly() {
 			mode = "read-only"
+		}
+		if m.GetStaged() {
+			mode = "a staged copy"
 		}
 		t.add(
 			"mount", fmt.Sprintf("%s at %s, %s, files of uid %d", printable(m.GetSource()), printable(m.GetDestination()), mode, m.GetOwnerUid()),

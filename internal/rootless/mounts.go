@@ -16,6 +16,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox"
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox/launch"
+	"github.com/carrel-dev/carrel/internal/rootless/copies"
 	"github.com/carrel-dev/carrel/internal/rootless/gitdir"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
@@ -140,7 +141,13 @@ func (s *state) openMounts(mounts []workspace.Mount, name id.Workspace, git bool
 			if err := apart(opened); err != nil {
 				return projects, err
 			}
-			if projects, err = s.stage(projects, name, writable); err != nil {
+			if m.Stage != "" {
+				p.Staged = true
+				p.Stage, err = copies.In(s.dir).OpenStage(m.Stage)
+			} else {
+				projects, err = s.stage(projects, name, writable)
+			}
+			if err != nil {
 				return projects, err
 			}
 			continue

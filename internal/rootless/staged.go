@@ -7,8 +7,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox/launch"
@@ -103,16 +106,48 @@ func (s *state) keepCopy(ctx context.Context, c *stagedCopy) error {
 	return nil
 }
 
-// StagedCopies returns the staged copies of a run, of all runs if it is "".
+// StagedCopies returns the staged copies of a run or of the workspace of a daemon, all if run is "".
 func StagedCopies(run id.Workspace) ([]*copies.Copy, error) {
 	s, err := openState()
 	if err != nil {
 		return nil, err
 	}
+	store := copies.In(s.dir)
 	if run == "" {
-		return copies.In(s.dir).List()
+		return store.List()
 	}
-	return copies.In(s.dir).Of(run)
+	list, err := store.Of(run)
+	if !errdefs.IsNotFound(err) {
+		return list, err
+	}
+	all, lerr := store.List()
+	if lerr != nil {
+		return nil, lerr
+	}
+	list = slices.DeleteFunc(all, func(c *copies.Copy) bool { return c.Workspace != string(run) })
+	if len(list) > 0 {
+		err = nil
+	}
+	return list, err
+}
+
+// StageFor returns the staged copy of a directory for a mount of a daemon's workspace, the number n of its mounts, and makes it if there
+// is none.
+func StageFor(ctx context.Context, name id.Workspace, n int, source string, own bool) (c *copies.Copy, made bool, err error) {
+	s, err := openState()
+	if err != nil {
+		return nil, false, err
+	}
+	real, err := Source(source)
+	if err != nil {
+		return nil, false, err
+	}
+	dir, err := openDir(real)
+	if err != nil {
+		return nil, false, fmt.Errorf("cannot mount %s: %w", source, err)
+	}
+	defer dir.Close()
+	return copies.In(s.dir).For(ctx, name, n, dir, own)
 }
 
 // HostReads says on which paths of a directory programs of the host act: by their names, and because the host's git is led there.

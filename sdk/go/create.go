@@ -33,8 +33,10 @@ type Mount struct {
 	ReadOnly    bool
 	// AsRoot: this process is root's, and commands may write files of root in the directory.
 	AsRoot bool
-	// Staged shows a copy: what commands write is kept apart from the directory.
-	Staged bool
+	// Stage, if set, has commands work on a copy: what they write is kept in this directory, and Source stays as it is. It has the
+	// directories "upper" and "work", is this user's, on the same kind of file system as an overlay may write to (overlayfs.rst of
+	// Linux), and outside of Source. What is in upper is the form of such an overlay with the option userxattr.
+	Stage string
 }
 
 // Create makes the workspace for a key and starts it, or returns the existing one; created says
@@ -62,7 +64,7 @@ func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts
 	}
 	sum := sha256.Sum256([]byte(req.GetKey()))
 	m := mountgrant.Message{KeyDigest: hex.EncodeToString(sum[:])}
-	var dirs []*os.File
+	var dirs, stages []*os.File
 	defer func() {
 		for _, d := range dirs {
 			d.Close()
@@ -74,16 +76,21 @@ func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts
 			return nil, false, err
 		}
 		dirs = append(dirs, dir)
-		m.Mounts = append(m.Mounts, workspace.Mount{Source: path, Destination: x.Destination, ReadOnly: x.ReadOnly, AsRoot: x.AsRoot})
+		w := workspace.Mount{Source: path, Destination: x.Destination, ReadOnly: x.ReadOnly, AsRoot: x.AsRoot, Staged: x.Stage != ""}
+		if w.Staged {
+			var stage *os.File
+			if stage, w.Stage, err = openSource(x.Stage); err != nil {
+				return nil, false, err
+			}
+			defer stage.Close()
+			stages = append(stages, stage)
+		}
+		m.Mounts = append(m.Mounts, w)
 	}
 	if err := workspace.CheckMounts(m.Mounts); err != nil {
 		return nil, false, err
 	}
-	if i := slices.IndexFunc(mounts, func(m Mount) bool { return m.Staged }); i >= 0 {
-		return nil, false, fmt.Errorf("cannot mount %s as a staged copy: the daemon makes none so far; mount it without :staged, or run the "+
-			"command as an ordinary user, who needs no daemon: %w", mounts[i].Source, errdefs.ErrNotImplemented)
-	}
-	far, near, err := mountgrant.Offer(m, dirs)
+	far, near, err := mountgrant.Offer(m, slices.Concat(dirs, stages))
 	if err != nil {
 		return nil, false, err
 	}
@@ -98,6 +105,7 @@ func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts
 	for _, m := range m.Mounts {
 		with.Mounts = append(with.Mounts, &carrelv1.Mount{
 			Source: m.Source, Destination: m.Destination, ReadOnly: m.ReadOnly, AsRoot: m.AsRoot,
+			Staged: m.Staged, Stage: m.Stage,
 		})
 	}
 	var res carrelv1.CreateResponse

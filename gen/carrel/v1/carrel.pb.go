@@ -219,7 +219,12 @@ type Mount struct {
 	// The user of the host to whom the files belong that commands make there.
 	OwnerUid uint32 `protobuf:"varint,4,opt,name=owner_uid,json=ownerUid,proto3" json:"owner_uid,omitempty"`
 	// Root asks for it: commands may write files of root in a directory of root's.
-	AsRoot        bool `protobuf:"varint,5,opt,name=as_root,json=asRoot,proto3" json:"as_root,omitempty"`
+	AsRoot bool `protobuf:"varint,5,opt,name=as_root,json=asRoot,proto3" json:"as_root,omitempty"`
+	// Inside is a copy: what commands write stays apart from source until a person applies it.
+	Staged bool `protobuf:"varint,6,opt,name=staged,proto3" json:"staged,omitempty"`
+	// With staged: the directory of the host where that is kept. It has the directories upper and work, which belong to the user whose
+	// files commands make.
+	Stage         string `protobuf:"bytes,7,opt,name=stage,proto3" json:"stage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -287,6 +292,20 @@ func (x *Mount) GetAsRoot() bool {
 		return x.AsRoot
 	}
 	return false
+}
+
+func (x *Mount) GetStaged() bool {
+	if x != nil {
+		return x.Staged
+	}
+	return false
+}
+
+func (x *Mount) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
 }
 
 type Workspace struct {
@@ -15108,13 +15127,15 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05state\x18\x04 \x01(\tR\x05state\x12\x1a\n" +
 	"\bevidence\x18\x05 \x01(\tR\bevidence\x12\x16\n" +
 	"\x06remedy\x18\x06 \x01(\tR\x06remedy\x12\x16\n" +
-	"\x06opened\x18\a \x01(\tR\x06opened\"\x94\x01\n" +
+	"\x06opened\x18\a \x01(\tR\x06opened\"\xc2\x01\n" +
 	"\x05Mount\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12 \n" +
 	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x1b\n" +
 	"\tread_only\x18\x03 \x01(\bR\breadOnly\x12\x1b\n" +
 	"\towner_uid\x18\x04 \x01(\rR\bownerUid\x12\x17\n" +
-	"\aas_root\x18\x05 \x01(\bR\x06asRoot\"\xf8\a\n" +
+	"\aas_root\x18\x05 \x01(\bR\x06asRoot\x12\x16\n" +
+	"\x06staged\x18\x06 \x01(\bR\x06staged\x12\x14\n" +
+	"\x05stage\x18\a \x01(\tR\x05stage\"\xf8\a\n" +
 	"\tWorkspace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +

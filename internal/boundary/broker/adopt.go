@@ -61,6 +61,10 @@ func (h *Host) adoptGuard(e Entry, r Running) error {
 		if m.ReadOnly {
 			continue
 		}
+		if m.Staged {
+			rw = append(rw, sandbox.Project{Destination: m.Destination, Staged: true})
+			continue
+		}
 		p := sandbox.Project{Destination: m.Destination, Pinned: launch.Held(r.Executor.PID, m.Destination)}
 		for _, x := range all[e.Name] {
 			if x.Mount.Is(m.Identity) {

@@ -26,9 +26,9 @@ func (h *Host) TakeMounts(ctx context.Context, p brokerapi.CreateParams, file *o
 }
 
 // TakeGrant reads the grant in file, once, sees that it is about the mounts that p asks for, and
-// has judge decide on each, which is given the mount, who granted it and its open directory.
+// has judge decide on each, which is given the mount, who granted it, its open directory and, if it has one, its open stage.
 func TakeGrant(
-	p brokerapi.CreateParams, file *os.File, judge func(workspace.Mount, mountgrant.Cred, *os.File) (Mount, error),
+	p brokerapi.CreateParams, file *os.File, judge func(m workspace.Mount, who mountgrant.Cred, dir, stage *os.File) (Mount, error),
 ) ([]Mount, error) {
 	m, who, opened, err := mountgrant.Take(file)
 	if err != nil {
@@ -44,9 +44,17 @@ func TakeGrant(
 	if err := workspace.CheckMounts(m.Mounts); err != nil {
 		return nil, err
 	}
-	mounts := make([]Mount, len(opened))
-	for i, d := range opened {
-		if mounts[i], err = judge(m.Mounts[i].AtHome(), who, d); err != nil {
+	mounts := make([]Mount, len(m.Mounts))
+	stages := opened[len(mounts):]
+	for i, asked := range m.Mounts {
+		var stage *os.File
+		if asked.Stage != "" {
+			stage, stages = stages[0], stages[1:]
+		} else if asked.Staged {
+			return nil, fmt.Errorf("cannot make a staged copy of %s: it is not said where what is written is kept: %w", asked.Source,
+				errdefs.ErrInvalidArgument)
+		}
+		if mounts[i], err = judge(asked.AtHome(), who, opened[i], stage); err != nil {
 			return nil, err
 		}
 	}
@@ -56,26 +64,27 @@ func TakeGrant(
 // judge decides on one mount. The descriptor shows that the calling process, however it is
 // confined, can open the directory. The path must lead to the same directory, and the caller's
 // user must be able to open it, now and at each start.
-func (h *Host) judge(asked workspace.Mount, who mountgrant.Cred, d *os.File) (Mount, error) {
+func (h *Host) judge(asked workspace.Mount, who mountgrant.Cred, d, stage *os.File) (Mount, error) {
 	m := Mount{Mount: asked, CallerUID: who.UID, CallerGID: who.GID, OwnerGID: who.GID}
 	m.OwnerUID = who.UID
 	if who.UID == h.settings.DaemonUID || who.UID >= h.settings.UIDFirst && who.UID-h.settings.UIDFirst < h.settings.UIDCount {
 		return m, fmt.Errorf("cannot mount directories for uid %d: it is not a user of carrel but a part of it: %w",
 			who.UID, errdefs.ErrPermissionDenied)
 	}
-	var st unix.Stat_t
-	err := withFD(d, func(fd int) error {
-		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
-		if err == nil && flags&unix.O_PATH != 0 {
-			err = fmt.Errorf("what was granted is not open for reading: %w", errdefs.ErrInvalidArgument)
-		}
-		return errors.Join(err, unix.Fstat(fd, &st))
-	})
-	if err == nil {
-		m.Identity, err = Identify(d, h.bootID)
-	}
+	st, id, err := h.granted(d)
 	if err != nil {
 		return m, fmt.Errorf("cannot mount %s: %w", m.Source, err)
+	}
+	m.Identity = id
+	if stage != nil {
+		_, id, err := h.granted(stage)
+		if err != nil {
+			return m, fmt.Errorf("cannot make a staged copy of %s: %w", m.Source, err)
+		}
+		m.StageIdentity = &id
+		if err := h.keptFrom(m.Stage, fmt.Sprintf("cannot make a staged copy of %s in %s", m.Source, m.Stage)); err != nil {
+			return m, err
+		}
 	}
 	if m.AsRoot {
 		if err := h.mayAsRoot(m); err != nil {
@@ -84,7 +93,7 @@ func (h *Host) judge(asked workspace.Mount, who mountgrant.Cred, d *os.File) (Mo
 	}
 	if who.UID == 0 && !m.ReadOnly {
 		// Files of root that a workspace writes would be root's.
-		if (st.Uid == 0 || st.Gid == 0) && !m.AsRoot {
+		if (st.Uid == 0 || st.Gid == 0) && !m.AsRoot && !m.Staged {
 			return m, fmt.Errorf("cannot mount %s for root: a workspace could leave files of root in it; add :ro, or chown the directory to the "+
 				"user and group that the files shall belong to; or add :root, if commands shall write files of root there: %w",
 				m.Source, errdefs.ErrPermissionDenied)
@@ -96,10 +105,33 @@ func (h *Host) judge(asked workspace.Mount, who mountgrant.Cred, d *os.File) (Mo
 		return m, err
 	}
 	defer again.Close()
-	return m, launch.Mappable(h.binary, launch.Project{
-		Project: sandbox.Project{ReadOnly: m.ReadOnly}, Dir: again,
-		OwnerUID: m.OwnerUID, OwnerGID: m.OwnerGID,
+	err = launch.Mappable(h.binary, launch.Project{
+		Project: sandbox.Project{ReadOnly: m.ReadOnly || m.Staged}, Dir: again, OwnerUID: m.OwnerUID, OwnerGID: m.OwnerGID,
 	})
+	if err != nil || stage == nil {
+		return m, err
+	}
+	kept, err := h.openStage(m)
+	if err != nil {
+		return m, err
+	}
+	defer kept.Close()
+	return m, launch.Mappable(h.binary, launch.Project{Dir: kept, OwnerUID: m.OwnerUID, OwnerGID: m.OwnerGID})
+}
+
+// granted looks at a directory that was granted.
+func (h *Host) granted(d *os.File) (st unix.Stat_t, id Identity, err error) {
+	err = withFD(d, func(fd int) error {
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+		if err == nil && flags&unix.O_PATH != 0 {
+			err = fmt.Errorf("what was granted is not open for reading: %w", errdefs.ErrInvalidArgument)
+		}
+		return errors.Join(err, unix.Fstat(fd, &st))
+	})
+	if err == nil {
+		id, err = Identify(d, h.bootID)
+	}
+	return st, id, err
 }
 
 // mayAsRoot says why commands may not write files of root in the source of m: nobody but root may say so, and a
@@ -109,14 +141,18 @@ func (h *Host) mayAsRoot(m Mount) error {
 		return fmt.Errorf("cannot mount %s with :root for uid %d: only root can; leave it out, and the files are yours: %w",
 			m.Source, m.CallerUID, errdefs.ErrPermissionDenied)
 	}
+	return h.keptFrom(m.Source, fmt.Sprintf("cannot mount %s with :root", m.Source))
+}
+
+// keptFrom refuses a directory that lies in what carrel trusts, or has it in it.
+func (h *Host) keptFrom(dir, what string) error {
 	s := h.settings
 	for _, place := range []string{s.DataDir, s.RuntimeDir, s.HomeRoot, filepath.Dir(DefaultSettings), filepath.Dir(s.ExecutorPath)} {
 		if real, err := filepath.EvalSymlinks(place); err == nil {
 			place = real
 		}
-		if workspace.Within(place, m.Source) || workspace.Within(m.Source, place) {
-			return fmt.Errorf("cannot mount %s with :root: carrel keeps in %s what it trusts; mount another directory: %w",
-				m.Source, place, errdefs.ErrPermissionDenied)
+		if workspace.Within(place, dir) || workspace.Within(dir, place) {
+			return fmt.Errorf("%s: carrel keeps in %s what it trusts; use another directory: %w", what, place, errdefs.ErrPermissionDenied)
 		}
 	}
 	return nil

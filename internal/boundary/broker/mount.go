@@ -15,6 +15,8 @@ type Mount struct {
 	workspace.Mount
 	// Identity identifies the source as its caller opened it.
 	Identity
+	// StageIdentity identifies the stage of a staged copy likewise.
+	StageIdentity *Identity `json:"stage_identity,omitempty"`
 	// OwnerGID goes with OwnerUID: whose files the commands' are on the host.
 	OwnerGID uint32 `json:"owner_gid"`
 	// CallerUID and CallerGID asked for the mount. At each start the source is opened

@@ -20,10 +20,13 @@ func (h *Host) openMounts(ctx context.Context, e Entry) ([]launch.Project, error
 				return nil, err
 			}
 			p := launch.Project{
-				Project: sandbox.Project{Destination: m.Destination, ReadOnly: m.ReadOnly},
+				Project: sandbox.Project{Destination: m.Destination, ReadOnly: m.ReadOnly, Staged: m.Staged},
 				Dir:     dir, OwnerUID: m.OwnerUID, OwnerGID: m.OwnerGID,
 			}
-			if !m.ReadOnly {
+			switch {
+			case m.Staged:
+				p.Stage, err = h.openStage(m)
+			case !m.ReadOnly:
 				p.Pinned, err = h.pin(e.Name, m, dir, home)
 			}
 			projects = append(projects, p)

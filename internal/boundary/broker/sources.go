@@ -24,6 +24,23 @@ func (h *Host) openSource(m Mount) (dir *os.File, home bool, err error) {
 	return dir, slices.Contains(caller.homes, m.Source), err
 }
 
+// openStage opens the stage of a staged copy likewise.
+func (h *Host) openStage(m Mount) (dir *os.File, err error) {
+	caller, err := h.credOf(m.CallerUID, m.CallerGID)
+	if err != nil {
+		return nil, err
+	}
+	if m.StageIdentity == nil {
+		return nil, fmt.Errorf("cannot make a staged copy of %s: none was granted: %w", m.Source, errdefs.ErrFailedPrecondition)
+	}
+	m.Source, m.Identity = m.Stage, *m.StageIdentity
+	err = caller.as(func() (err error) {
+		dir, err = h.openGranted(m)
+		return err
+	})
+	return dir, err
+}
+
 // openGranted opens the source on a thread that has its caller's rights.
 func (h *Host) openGranted(m Mount) (*os.File, error) {
 	wrap := func(why string, err error) (*os.File, error) {

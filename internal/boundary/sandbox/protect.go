@@ -117,7 +117,7 @@ func buildProjects(s *Spec) error {
 	for i, p := range s.Projects {
 		tree, err := s.FDs.Projects[i], error(nil)
 		if p.Staged {
-			tree, err = stagedTree(tree, stages[0])
+			tree, err = stagedTree(tree, stages[0], s.IDs.Work)
 			stages = stages[1:]
 		}
 		if err == nil {

@@ -30,6 +30,9 @@ func Changes(ctx context.Context, c Copy) ([]Change, error) {
 			return nil, err
 		}
 	}
+	if err := w.unmade(c.Made); err != nil {
+		return nil, err
+	}
 	slices.SortFunc(w.found, func(a, b Change) int { return ComparePaths(a.Path, b.Path) })
 	return w.found, nil
 }

@@ -1,7 +1,8 @@
 package staged
 
-// remember notes the states that count as older than the run though they are new, so that the changes can be made again: what
-// Undo, or an Apply that was taken back, put where it was, and directories in which nobody else changed anything.
+// remember notes the states that count as older than the run though they are new, so that changes can be made again, and later
+// ones behind them: what Apply made of a file that was as the run found it, what Undo, or an Apply that was taken back, put where it
+// was, and directories in which nobody else changed anything.
 //
 // Until the clock of file systems has moved on, a change of another process has the same stamp. So it waits for that first, and
 // notes what still has the size, the times of the content and the mode that it was given.
@@ -21,7 +22,7 @@ func (t *txn) remember(back bool) error {
 		if o.Base && !back && len(o.Old) == 1 && o.Old[0].Stamp.Nlink > 1 {
 			t.noteKept(own, i)
 		}
-		if !o.Base || !back && t.j.Undoes == "" {
+		if !o.Base {
 			continue
 		}
 		switch {

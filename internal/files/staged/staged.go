@@ -34,12 +34,14 @@ const (
 	maxApply = 64 << 30
 )
 
-// Copy is a staged copy after its run, when nobody writes the upper directory any more.
+// Copy is a staged copy while nobody writes the upper directory: after its run, or while that is paused.
 type Copy struct {
 	// Lower is the directory that the overlay showed, and Upper the one with what the run wrote. Required: open directories.
 	Lower, Upper *os.File
 	// UserXattr says that the overlay was mounted with userxattr: its marks are user.overlay.*, else trusted.overlay.*.
 	UserXattr bool
+	// Made are what Apply made while the overlay was mounted, from the function of that name: what of it is gone is a change.
+	Made []string
 }
 
 // Type is what a name stands for.

@@ -39,7 +39,7 @@ func (c *Copy) Apply(ctx context.Context, o Options, reads changed.Reader) (r Re
 	if err := c.settled("apply"); err != nil {
 		return r, err
 	}
-	s, done, err := c.open()
+	s, done, err := c.open(ctx)
 	if err != nil {
 		return r, err
 	}
@@ -155,7 +155,7 @@ func (c *Copy) Undo(ctx context.Context) (r Result, err error) {
 	if err := c.settled("undo what was applied of"); err != nil {
 		return r, err
 	}
-	s, done, err := c.open()
+	s, done, err := c.open(ctx)
 	if err != nil {
 		return r, err
 	}
@@ -222,7 +222,7 @@ type DiffOptions struct {
 
 // Diff writes the changes of a copy as git does, and behind them, in lines that begin with "# ", what is not shown.
 func (c *Copy) Diff(ctx context.Context, w io.Writer, o DiffOptions, seen Seen) (staged.Stat, error) {
-	s, done, err := c.open()
+	s, done, err := c.open(ctx)
 	if err != nil {
 		return staged.Stat{}, err
 	}

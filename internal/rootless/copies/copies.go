@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -54,6 +55,9 @@ type Record struct {
 	// that are newer were changed by others.
 	Made  time.Time `json:"made"`
 	Began time.Time `json:"began,omitzero"`
+	// Workspace is that of a daemon whose mount it is, "" for a run without one. Own says that the daemon is the user's own.
+	Workspace string `json:"workspace,omitempty"`
+	Own       bool   `json:"own,omitempty"`
 	// Git is the git directory that the run had, nil if none.
 	Git *gitdir.Note `json:"git,omitempty"`
 	// Moved are, for each Apply that can be undone, the branches that it moved.
@@ -79,21 +83,9 @@ func In(state string) Store { return Store{filepath.Join(state, "staged")} }
 
 // Create makes the copy number n of a run, and locks it until Close.
 func (s Store) Create(run id.Workspace, n int, source *os.File) (*Copy, error) {
-	c := &Copy{dir: filepath.Join(s.dir, string(run), strconv.Itoa(n))}
-	c.Run, c.Source, c.Made = run, source.Name(), time.Now().UTC()
-	st, err := identity(source)
+	c, err := s.make(run, n, source)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make a staged copy of %s: %w", source.Name(), err)
-	}
-	c.Device, c.Inode = st.Dev, st.Ino
-	for _, d := range []string{keepName, filepath.Join(stageName, sandbox.StageUpper), filepath.Join(stageName, sandbox.StageWork)} {
-		if err := os.MkdirAll(filepath.Join(c.dir, d), 0o700); err != nil {
-			return nil, fmt.Errorf("cannot make a staged copy of %s: %w", c.Source, err)
-		}
-	}
-	// The top of the copy is shown with the mode of its upper directory.
-	if err := os.Chmod(filepath.Join(c.dir, stageName, sandbox.StageUpper), os.FileMode(st.Mode&0o777)); err != nil {
-		return nil, fmt.Errorf("cannot make a staged copy of %s: %w", c.Source, err)
+		return nil, err
 	}
 	lock, err := os.OpenFile(filepath.Join(c.dir, "lock"), os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err == nil {
@@ -101,6 +93,69 @@ func (s Store) Create(run id.Workspace, n int, source *os.File) (*Copy, error) {
 		err = errors.Join(paths.Flock(lock, unix.LOCK_EX|unix.LOCK_NB), c.write())
 	}
 	if err != nil {
+		return nil, fmt.Errorf("cannot make a staged copy of %s: %w", c.Source, err)
+	}
+	return c, nil
+}
+
+// For returns the copy number n for the workspace of a daemon, and makes it if there is none. name is the copy's. Of one that is
+// made, Began is now.
+func (s Store) For(ctx context.Context, name id.Workspace, n int, source *os.File, own bool) (c *Copy, made bool, err error) {
+	all, err := s.Of(name)
+	if err != nil && !errdefs.IsNotFound(err) {
+		return nil, false, err
+	}
+	if i := slices.IndexFunc(all, func(c *Copy) bool { return filepath.Base(c.dir) == strconv.Itoa(n) }); i >= 0 {
+		c, err := all[i].source()
+		if err == nil {
+			err = c.Close()
+		}
+		if err == nil && all[i].Source != source.Name() {
+			err = fmt.Errorf("cannot make a staged copy of %s: the workspace has one of %s; apply or discard %s first: %w", source.Name(),
+				all[i].Source, name, errdefs.ErrFailedPrecondition)
+		}
+		return all[i], false, err
+	}
+	if c, err = s.make(name, n, source); err != nil {
+		return nil, false, err
+	}
+	c.Own = own
+	if c.Began, err = staged.Clock(ctx); err == nil {
+		err = c.write()
+	}
+	return c, true, err
+}
+
+// Serve notes the workspace whose mount the copy is.
+func (c *Copy) Serve(workspace string) error {
+	c.Workspace = workspace
+	return c.write()
+}
+
+// make makes the directories of a copy.
+func (s Store) make(run id.Workspace, n int, source *os.File) (*Copy, error) {
+	c := &Copy{dir: filepath.Join(s.dir, string(run), strconv.Itoa(n))}
+	c.Run, c.Source, c.Made = run, source.Name(), time.Now().UTC()
+	st, err := identity(source)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a staged copy of %s: %w", source.Name(), err)
+	}
+	c.Device, c.Inode = st.Dev, st.Ino
+	stage := filepath.Join(c.dir, stageName)
+	for _, d := range []string{stage, filepath.Join(stage, sandbox.StageUpper), filepath.Join(stage, sandbox.StageWork)} {
+		err := os.MkdirAll(d, 0o700)
+		if err == nil && os.Geteuid() == 0 {
+			err = os.Lchown(d, int(st.Uid), int(st.Gid)) // commands are to be that user
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot make a staged copy of %s: %w", c.Source, err)
+		}
+	}
+	if err := os.Mkdir(c.keep(), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("cannot make a staged copy of %s: %w", c.Source, err)
+	}
+	// The top of the copy is shown with the mode of its upper directory.
+	if err := os.Chmod(filepath.Join(stage, sandbox.StageUpper), os.FileMode(st.Mode&0o777)); err != nil {
 		return nil, fmt.Errorf("cannot make a staged copy of %s: %w", c.Source, err)
 	}
 	return c, nil
@@ -124,7 +179,20 @@ func (c *Copy) write() error {
 }
 
 // Stage opens the directory that the overlay writes to.
-func (c *Copy) Stage() (*os.File, error) { return os.Open(filepath.Join(c.dir, stageName)) }
+func (c *Copy) Stage() (*os.File, error) { return os.Open(c.StageDir()) }
+
+// StageDir is the path of that.
+func (c *Copy) StageDir() string { return filepath.Join(c.dir, stageName) }
+
+// OpenStage opens the stage of one of the copies by its path.
+func (s Store) OpenStage(path string) (*os.File, error) {
+	rel, err := filepath.Rel(s.dir, path)
+	parts := strings.Split(rel, "/")
+	if err != nil || len(parts) != 3 || !id.IsWorkspace(parts[0]) || parts[2] != stageName || parts[1] == ".." {
+		return nil, fmt.Errorf("cannot use %s for a staged copy: they are kept in %s: %w", path, s.dir, errdefs.ErrInvalidArgument)
+	}
+	return os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+}
 
 // GitDir is where the git directory of the run is made.
 func (c *Copy) GitDir() string { return filepath.Join(c.dir, gitName) }
@@ -188,7 +256,7 @@ func (s Store) List() ([]*Copy, error) {
 
 // Of returns the copies of a run, in the order of its mounts.
 func (s Store) Of(run id.Workspace) (all []*Copy, err error) {
-	missing := fmt.Errorf("cannot find a staged copy of the run %s: there is none; carrel changes lists them: %w", run, errdefs.ErrNotFound)
+	missing := fmt.Errorf("cannot find a staged copy of %s: there is none; carrel changes lists them: %w", run, errdefs.ErrNotFound)
 	if !id.IsWorkspace(string(run)) {
 		return nil, missing
 	}
@@ -220,7 +288,7 @@ func (s Store) Of(run id.Workspace) (all []*Copy, err error) {
 }
 
 // open opens both directories of a copy.
-func (c *Copy) open() (s staged.Copy, done func(), err error) {
+func (c *Copy) open(ctx context.Context) (s staged.Copy, done func(), err error) {
 	lower, err := c.source()
 	if err != nil {
 		return s, nil, err
@@ -230,7 +298,12 @@ func (c *Copy) open() (s staged.Copy, done func(), err error) {
 		lower.Close()
 		return s, nil, fmt.Errorf("cannot open the staged copy of %s: %w", c.Source, err)
 	}
-	return staged.Copy{Lower: lower, Upper: upper, UserXattr: true}, func() { lower.Close(); upper.Close() }, nil
+	s, done = staged.Copy{Lower: lower, Upper: upper, UserXattr: true}, func() { lower.Close(); upper.Close() }
+	if s.Made, err = staged.Made(ctx, lower, c.keep()); err != nil {
+		done()
+		return s, nil, fmt.Errorf("cannot read what was applied of the staged copy of %s: %w", c.Source, err)
+	}
+	return s, done, nil
 }
 
 // source opens the directory, if it is the one that the run was given.

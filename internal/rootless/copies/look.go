@@ -63,7 +63,7 @@ func (s Seen) Count(of Class) (n int) {
 
 // Look lists the changes of a copy. reads says on which paths programs of the host act.
 func (c *Copy) Look(ctx context.Context, reads changed.Reader) (seen Seen, err error) {
-	s, done, err := c.open()
+	s, done, err := c.open(ctx)
 	if err != nil {
 		return seen, err
 	}

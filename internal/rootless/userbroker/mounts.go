@@ -18,7 +18,7 @@ import (
 // TakeMounts is part of broker.Effects. The grant must be of the user that this process runs as,
 // whose rights are all that there are.
 func (h *host) TakeMounts(_ context.Context, p brokerapi.CreateParams, file *os.File) ([]broker.Mount, error) {
-	return broker.TakeGrant(p, file, func(m workspace.Mount, who mountgrant.Cred, dir *os.File) (broker.Mount, error) {
+	return broker.TakeGrant(p, file, func(m workspace.Mount, who mountgrant.Cred, dir, stage *os.File) (broker.Mount, error) {
 		if who.UID != uint32(os.Geteuid()) {
 			return broker.Mount{}, fmt.Errorf("cannot mount directories for uid %d: this carrel is of uid %d: %w",
 				who.UID, os.Geteuid(), errdefs.ErrPermissionDenied)
@@ -31,7 +31,15 @@ func (h *host) TakeMounts(_ context.Context, p brokerapi.CreateParams, file *os.
 			return broker.Mount{}, fmt.Errorf("cannot mount %s: %w", m.Source, err)
 		}
 		m.OwnerUID = who.UID
-		return broker.Mount{Mount: m, Identity: identity, OwnerGID: who.GID, CallerUID: who.UID, CallerGID: who.GID}, nil
+		granted := broker.Mount{Mount: m, Identity: identity, OwnerGID: who.GID, CallerUID: who.UID, CallerGID: who.GID}
+		if stage != nil {
+			identity, err := broker.Identify(stage, h.bootID)
+			if err != nil {
+				return broker.Mount{}, fmt.Errorf("cannot make a staged copy of %s: %w", m.Source, err)
+			}
+			granted.StageIdentity = &identity
+		}
+		return granted, nil
 	})
 }
 
@@ -54,7 +62,13 @@ func (h *host) openMounts(e broker.Entry, o *opened) (projects []launch.Project,
 	}
 	for i, p := range projects {
 		now, err := broker.Identify(p.Dir, h.bootID)
-		if err == nil && !now.Is(e.Mounts[i].Identity) {
+		same := now.Is(e.Mounts[i].Identity)
+		if err == nil && p.Stage != nil {
+			if now, err = broker.Identify(p.Stage, h.bootID); err == nil {
+				same = same && e.Mounts[i].StageIdentity != nil && now.Is(*e.Mounts[i].StageIdentity)
+			}
+		}
+		if err == nil && !same {
 			err = fmt.Errorf("another directory is there than the one that was granted; put it back, or destroy the workspace and "+
 				"create it anew: %w", errdefs.ErrFailedPrecondition)
 		}

@@ -23,6 +23,9 @@ type Mount struct {
 	AsRoot bool `json:"as_root,omitempty"`
 	// Staged shows a copy: what commands write is kept apart from the directory until a person applies it.
 	Staged bool `json:"staged,omitempty"`
+	// Stage is, with Staged, the directory of the host in which a daemon has what they write kept: it has "upper" and "work". A run
+	// without a daemon names none.
+	Stage string `json:"stage,omitempty"`
 	// OwnerUID is the user of the host whose files the workspace's commands own there.
 	// It is a result, and not part of a request.
 	OwnerUID uint32 `json:"owner_uid,omitempty"`
@@ -71,6 +74,9 @@ func CheckMounts(mounts []Mount) error {
 			return fmt.Errorf("cannot mount %s as a staged copy and read-only or for files of root: choose one: %w", m.Source,
 				errdefs.ErrInvalidArgument)
 		}
+		if err := m.checkStage(); err != nil {
+			return err
+		}
 		if m.OwnerUID != 0 {
 			return fmt.Errorf("cannot mount %s: the owner cannot be chosen: %w", m.Source, errdefs.ErrInvalidArgument)
 		}
@@ -87,6 +93,21 @@ func CheckMounts(mounts []Mount) error {
 			errdefs.ErrInvalidArgument)
 	}
 	return nil
+}
+
+// checkStage checks where what is written to a staged copy is kept.
+func (m Mount) checkStage() error {
+	if m.Stage == "" {
+		return nil
+	}
+	if !m.Staged {
+		return fmt.Errorf("cannot mount %s: a place for a staged copy is named, and it is none: %w", m.Source, errdefs.ErrInvalidArgument)
+	}
+	if Within(m.Source, m.Stage) || Within(m.Stage, m.Source) {
+		return fmt.Errorf("cannot make a staged copy of %s in %s: one contains the other; set XDG_STATE_HOME to another place: %w",
+			m.Source, m.Stage, errdefs.ErrInvalidArgument)
+	}
+	return checkSource(m.Stage)
 }
 
 func checkSource(s string) error {

@@ -52,6 +52,7 @@ func (s workspaces) Create(ctx context.Context, req *request[carrelv1.CreateRequ
 	for _, x := range m.GetMounts() {
 		want.Mounts = append(want.Mounts, workspace.Mount{
 			Source: x.GetSource(), Destination: x.GetDestination(), ReadOnly: x.GetReadOnly(), AsRoot: x.GetAsRoot(),
+			Staged: x.GetStaged(), Stage: x.GetStage(),
 		})
 	}
 	w, created, err := s.gate.Create(ctx, authn.FromContext(ctx), want, grants...)
@@ -170,6 +171,7 @@ func workspaceTo(w Workspace) *carrelv1.Workspace {
 	for _, m := range w.Mounts {
 		mounts = append(mounts, &carrelv1.Mount{
 			Source: m.Source, Destination: m.Destination, ReadOnly: m.ReadOnly, OwnerUid: m.OwnerUID, AsRoot: m.AsRoot,
+			Staged: m.Staged, Stage: m.Stage,
 		})
 	}
 	return &carrelv1.Workspace{

@@ -37,7 +37,7 @@ import (
 // use one twice: packets are written through the client's end only, and read once.
 
 // Version is the version of Message.
-const Version = 1
+const Version = 2
 
 // maxMessage bounds the packet's text in bytes.
 const maxMessage = 16 << 10
@@ -48,8 +48,18 @@ type Message struct {
 	Version int `json:"version"`
 	// KeyDigest is the lower-case hex SHA-256 of the workspace's key.
 	KeyDigest string `json:"key_digest"`
-	// Mounts are in the order of the descriptors.
+	// Mounts are in the order of the descriptors. Behind those come the descriptors of the mounts' stages, in the same order.
 	Mounts []workspace.Mount `json:"mounts"`
+}
+
+// stages counts the mounts with a stage.
+func (m Message) stages() (n int) {
+	for _, x := range m.Mounts {
+		if x.Stage != "" {
+			n++
+		}
+	}
+	return n
 }
 
 // Cred identifies the process that made and sent a grant.
@@ -150,7 +160,7 @@ func Take(far *os.File) (m Message, who Cred, dirs []*os.File, err error) {
 	}
 	text := make([]byte, maxMessage+1)
 	// Space for one more than allowed, so that too many are noticed.
-	oob := make([]byte, unix.CmsgSpace(4*(workspace.MaxMounts+1))+unix.CmsgSpace(unix.SizeofUcred)+64)
+	oob := make([]byte, unix.CmsgSpace(4*(2*workspace.MaxMounts+1))+unix.CmsgSpace(unix.SizeofUcred)+64)
 	n, oobn, flags, _, err := unix.Recvmsg(fd, text, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 	if err != nil {
 		return bad("%w", err)
@@ -168,8 +178,8 @@ func Take(far *os.File) (m Message, who Cred, dirs []*os.File, err error) {
 	switch {
 	case m.Version != Version:
 		return bad("the grant is of version %d, this broker reads %d; install client and broker of one release", m.Version, Version)
-	case len(m.Mounts) != len(dirs) || len(dirs) == 0:
-		return bad("the grant names %d mounts and has %d descriptors", len(m.Mounts), len(dirs))
+	case len(m.Mounts)+m.stages() != len(dirs) || len(dirs) == 0:
+		return bad("the grant names %d mounts, of which %d are staged, and has %d descriptors", len(m.Mounts), m.stages(), len(dirs))
 	}
 	return m, Cred{maker.Uid, maker.Gid}, dirs, nil
 }

@@ -61,12 +61,19 @@ class Mount(Message):
     owner_uid: int = 0
     # Root asks for it: commands may write files of root in a directory of root's.
     as_root: bool = False
+    # Inside is a copy: what commands write stays apart from source until a person applies it.
+    staged: bool = False
+    # With staged: the directory of the host where that is kept. It has the directories upper and work, which belong to the user whose
+    # files commands make.
+    stage: str = ""
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("source", "source", "string", "one", None),
         Field("destination", "destination", "string", "one", None),
         Field("read_only", "readOnly", "bool", "one", None),
         Field("owner_uid", "ownerUid", "int32", "one", None),
         Field("as_root", "asRoot", "bool", "one", None),
+        Field("staged", "staged", "bool", "one", None),
+        Field("stage", "stage", "string", "one", None),
     )
 
 

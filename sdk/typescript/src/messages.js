@@ -31,6 +31,8 @@ export const schema = {
     ['readOnly', 'bool', 'one'],
     ['ownerUid', 'int32', 'one'],
     ['asRoot', 'bool', 'one'],
+    ['staged', 'bool', 'one'],
+    ['stage', 'string', 'one'],
   ],
   Workspace: [
     ['name', 'string', 'one'],

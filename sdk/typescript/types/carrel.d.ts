@@ -46,6 +46,15 @@ export interface Mount {
    * Root asks for it: commands may write files of root in a directory of root's.
    */
   asRoot: boolean;
+  /**
+   * Inside is a copy: what commands write stays apart from source until a person applies it.
+   */
+  staged: boolean;
+  /**
+   * With staged: the directory of the host where that is kept. It has the directories upper and work, which belong to the user whose
+   * files commands make.
+   */
+  stage: string;
 }
 
 export interface Workspace {
