@@ -141,12 +141,32 @@ func TestStagedEmptyDirectory(t *testing.T) {
 	u := newUser(t)
 	u.sh("rm -rf project; mkdir project; git init -q --bare src.git; git -c init.defaultBranch=main init -q w; cd w; " +
 		"git -c user.email=a@b -c user.name=a commit -q --allow-empty -m one; git push -q ../src.git HEAD:main")
-	r, run := u.stagedIn("git init -q . && echo f > f && git status --short && ls -A")
-	if r.code != 0 || r.out != "?? f\n.git\nf\n" || run == "" {
+	const as = "git config --global user.email a@b; git config --global user.name a; git config --global init.defaultBranch trunk; "
+	r, run := u.stagedIn(as + "git init -q . && echo f > f && git add f && git commit -qm one && git tag v1 && git config core.fsmonitor evil && " +
+		"git remote add origin https://example.org/a/b.git && git remote add evil '--upload-pack=x' && mkdir -p .git/hooks && echo evil > .git/hooks/post-checkout; ls -A")
+	if r.code != 0 || r.out != ".git\nf\n" || run == "" || !strings.Contains(r.err, "in git a new repository") {
 		t.Fatalf("%+v", r)
 	}
-	if r := u.cli("apply", run); r.code != 0 || u.sh("ls -A project").out != "f\n" || !strings.Contains(r.out, "not applied: .git") {
+	r = u.cli("apply", run)
+	if r.code != 0 || !strings.Contains(r.out, "a repository was made here") || !strings.Contains(r.out, "git remote add origin https://example.org/a/b.git takes") ||
+		strings.Contains(r.out, "upload-pack") {
 		t.Errorf("%+v", r)
+	}
+	const state = "cd project; ls -A; git log --format=%s; git status --short; git branch --show-current; grep -c evil .git/config; ls .git/hooks 2>/dev/null; git for-each-ref --format='%(refname)' | sed 's,run-[0-9a-f]*,RUN,'"
+	if got := u.sh(state).out; got != ".git\nf\none\ntrunk\n0\nrefs/carrel/RUN/tags/v1\nrefs/heads/trunk\n" {
+		t.Errorf("after apply: %q", got)
+	}
+	if r := u.cli("undo", run); r.code != 0 || u.sh("cd project; ls -A; git branch").out != ".git\n" {
+		t.Errorf("%+v", r)
+	}
+	// A clone, of a part of the history.
+	u.sh("rm -rf project; mkdir project; cd w; git -c user.email=a@b -c user.name=a commit -q --allow-empty -m two; git push -q ../src.git HEAD:main; git -C ../src.git symbolic-ref HEAD refs/heads/main")
+	r, run = u.stagedIn("git clone -q --depth 1 file:///mnt/src .; git log --format=%s", "-v", filepath.Join(u.home, "src.git")+":/mnt/src:ro")
+	if r.code != 0 || run == "" {
+		t.Fatalf("%+v", r)
+	}
+	if r := u.cli("apply", run); r.code != 0 || u.sh("cd project; git log --format=%s; git fsck 2>&1").out != "two\n" {
+		t.Errorf("%+v, %q", r, u.sh("cd project; git log --format=%s; git fsck 2>&1").out)
 	}
 }
 

@@ -57,13 +57,18 @@ func (c *Copy) Apply(ctx context.Context, o Options, reads changed.Reader) (r Re
 		if err != nil && r.ID == "" {
 			return r, fmt.Errorf("%s: %w", c.Source, err)
 		}
+		taken := map[string]bool{}
+		for _, i := range seen.Items {
+			taken[i.Path] = i.Class == Repository
+		}
+		r.Refused = slices.DeleteFunc(r.Refused, func(f staged.Refusal) bool { return taken[f.Path] })
 	}
 	if len(o.Paths) == 0 {
 		last, lerr := staged.Last(ctx, s.Lower, c.keep())
 		if lerr != nil && !errdefs.IsNotFound(lerr) {
 			return r, errors.Join(err, lerr)
 		}
-		err = errors.Join(err, c.take(ctx, &r, last))
+		err = errors.Join(err, c.take(ctx, s, seen, &r, last))
 	}
 	return r, err
 }
@@ -89,6 +94,8 @@ func but(items []Item, o Options) func(path string) string {
 		switch i := at[p]; {
 		case i == nil:
 			return "it was changed while it was looked at"
+		case i.Class == Repository:
+			return byGit
 		case i.Class == Acted && !named(p, Acted):
 			return "programs of the host act on it (" + i.Reader + "); name it to have it applied"
 		case i.Class == Artefact && !o.Artefacts && !named(p):
@@ -97,6 +104,9 @@ func but(items []Item, o Options) func(path string) string {
 		return ""
 	}
 }
+
+// byGit is why what git takes over is not applied as a file.
+const byGit = "it is Git's own"
 
 // ignoredWhy is why an artefact is not applied.
 const ignoredWhy = "git ignores it; --artefacts applies it too"
@@ -109,7 +119,11 @@ func (c *Copy) base(ctx context.Context) func(string) ([]byte, bool) {
 	if c.Git == nil {
 		return nil
 	}
-	repo, err := gitdir.Reopen(*c.Git)
+	n := *c.Git
+	if n.At == "" {
+		n.At = filepath.Join(c.dir, askName)
+	}
+	repo, err := gitdir.Reopen(n)
 	if err != nil {
 		return nil
 	}
@@ -117,8 +131,16 @@ func (c *Copy) base(ctx context.Context) func(string) ([]byte, bool) {
 }
 
 // take takes over what the run committed, and notes that it belongs to what was applied last, id.
-func (c *Copy) take(ctx context.Context, r *Result, id string) error {
+func (c *Copy) take(ctx context.Context, s staged.Copy, seen Seen, r *Result, id string) error {
 	repo := c.repo()
+	if repo == nil && (c.Git == nil || c.Git.At == "") {
+		made, notes, err := c.assemble(ctx, s, seen)
+		r.Notes = append(r.Notes, notes...)
+		if err != nil {
+			return fmt.Errorf("%s: cannot take over what was committed: %w", c.Source, err)
+		}
+		repo = made
+	}
 	if repo == nil {
 		return nil
 	}
@@ -129,9 +151,12 @@ func (c *Copy) take(ctx context.Context, r *Result, id string) error {
 			c.Moved = map[string][]gitdir.Moved{}
 		}
 		c.Moved[id] = append(c.Moved[id], moved...)
-		err = errors.Join(err, c.write())
 	}
-	return err
+	if now := repo.Now(); now != nil && (c.Git == nil || c.Git.At == "") {
+		// What it has now was taken: the next one begins with that.
+		c.Git = &gitdir.Note{Work: c.Source, Name: c.Run, Before: now}
+	}
+	return errors.Join(err, c.write())
 }
 
 // recover finishes or undoes what was cut off.
@@ -203,6 +228,9 @@ func (c *Copy) moveBack(ctx context.Context, id string, r *Result) error {
 		return fmt.Errorf("%s: the files are as they were, and the branches are not: %w", c.Source, err)
 	}
 	for _, m := range moved {
+		if c.Git != nil && c.Git.At == "" {
+			c.Git.Before[m.Ref] = m.Before
+		}
 		r.Notes = append(r.Notes, fmt.Sprintf("%s: %s is back where it was; what was committed is still there, at %.9s", c.Source,
 			strings.TrimPrefix(m.Ref, "refs/heads/"), m.Now))
 	}

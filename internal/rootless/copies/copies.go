@@ -120,6 +120,9 @@ func (s Store) For(ctx context.Context, name id.Workspace, n int, source *os.Fil
 		return nil, false, err
 	}
 	c.Own = own
+	if c.Git, err = gitdir.Remember(c.Source, name); err != nil {
+		return nil, false, err
+	}
 	if c.Began, err = staged.Clock(ctx); err == nil {
 		err = c.write()
 	}

@@ -23,13 +23,15 @@ type Class string
 
 // Source is applied. Acted is a file on which programs of the host act, and Leads a link that leads out of the directory: they are
 // applied if they are named. Artefact is what git ignores, and what is installed: it is applied with Options.Artefacts. Refused is
-// never applied.
+// never applied. Repository is what git takes over: refs and objects.
 const (
 	Source   Class = "source"
 	Acted    Class = "acted"
 	Leads    Class = "leads"
 	Artefact Class = "artefact"
 	Refused  Class = "refused"
+
+	Repository Class = "git"
 )
 
 // Item is one change.
@@ -76,10 +78,14 @@ func (c *Copy) Look(ctx context.Context, reads changed.Reader) (seen Seen, err e
 	if err != nil {
 		return seen, fmt.Errorf("cannot tell what git ignores in %s: %w", c.Source, err)
 	}
+	// A copy with a git directory of its own beside it has nothing of git's in it.
+	inside, fresh := c.Git == nil || c.Git.At == "", isFresh(list)
 	for _, ch := range list {
 		i := Item{Change: ch, Class: Source}
 		reader, trigger, acted := reads(ch.Path)
 		switch {
+		case inside && (fresh || c.Git != nil) && c.inGit(ch, fresh):
+			i.Class = Repository
 		case ch.Refused != "":
 			i.Class = Refused
 		case acted:
@@ -91,7 +97,10 @@ func (c *Copy) Look(ctx context.Context, reads changed.Reader) (seen Seen, err e
 		}
 		seen.Items = append(seen.Items, i)
 	}
-	if repo := c.repo(); repo != nil {
+	switch repo := c.repo(); {
+	case inside:
+		seen.Refs = refsOf(list, fresh)
+	case repo != nil:
 		if seen.Refs, err = repo.Pending(); err != nil {
 			return seen, fmt.Errorf("cannot read what was committed in the staged copy of %s: %w", c.Source, err)
 		}
@@ -101,7 +110,7 @@ func (c *Copy) Look(ctx context.Context, reads changed.Reader) (seen Seen, err e
 
 // repo is the git directory that the run had and that was not taken yet, or nil.
 func (c *Copy) repo() *gitdir.Repo {
-	if c.Git == nil {
+	if c.Git == nil || c.Git.At == "" {
 		return nil
 	}
 	if _, err := os.Lstat(filepath.Join(c.GitDir(), "own")); err != nil {
@@ -203,9 +212,23 @@ func patterns(s staged.Copy, paths []string) (lower, upper map[string][]byte) {
 
 // readBelow reads a small regular file below a directory, without links.
 func readBelow(dir *os.File, rel string) (text []byte, ok bool) {
-	rc, err := dir.SyscallConn()
+	f, err := openBelow(dir, rel)
 	if err != nil {
 		return nil, false
+	}
+	defer f.Close()
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return nil, false
+	}
+	text, err = io.ReadAll(io.LimitReader(f, maxIgnore))
+	return text, err == nil
+}
+
+// openBelow opens a file below a directory for reading, without links, and waits for no writer of a FIFO.
+func openBelow(dir *os.File, rel string) (*os.File, error) {
+	rc, err := dir.SyscallConn()
+	if err != nil {
+		return nil, err
 	}
 	var fd int
 	cerr := rc.Control(func(top uintptr) {
@@ -214,14 +237,8 @@ func readBelow(dir *os.File, rel string) (text []byte, ok bool) {
 			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 		})
 	})
-	if errors.Join(cerr, err) != nil {
-		return nil, false
+	if err := errors.Join(cerr, err); err != nil {
+		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), rel)
-	defer f.Close()
-	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
-		return nil, false
-	}
-	text, err = io.ReadAll(io.LimitReader(f, maxIgnore))
-	return text, err == nil
+	return os.NewFile(uintptr(fd), rel), nil
 }

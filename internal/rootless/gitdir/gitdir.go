@@ -50,8 +50,9 @@ type Repo struct {
 	program string
 	// before are the refs that the workspace began with.
 	before refs
-	// moved are the branches that Take moved.
+	// moved are the branches that Take moved, and now what it found.
 	moved []Moved
+	now   refs
 }
 
 // Own is the directory to show as .git.

@@ -59,6 +59,9 @@ type Moved struct {
 // Moved are the branches that Take moved.
 func (r *Repo) Moved() []Moved { return r.moved }
 
+// Now are the refs that Take found.
+func (r *Repo) Now() map[string]string { return r.now }
+
 // MoveBack moves branches of the repository work back that Take moved, all or none, and the index with the one that is checked out. One
 // that is elsewhere now is an error. at is a directory that does not exist yet.
 func MoveBack(ctx context.Context, work, at string, list []Moved) error {
@@ -118,7 +121,7 @@ func moveBack(ctx context.Context, work, at string, list []Moved, try bool) (err
 		return nil
 	}
 	if _, err := r.git(ctx, call{dir: put, index: true, args: []string{"read-tree", "-m", "-i", index.Now, index.Before}}); err != nil {
-		_, err = r.git(ctx, call{dir: put, index: true, args: []string{"read-tree", "--reset", index.Before}})
+		_, err = r.git(ctx, call{dir: put, index: true, args: []string{"read-tree", index.Before}})
 		return err
 	}
 	return nil

@@ -40,6 +40,7 @@ func (r *Repo) Take(ctx context.Context) (notes []string, err error) {
 	note := func(format string, a ...any) {
 		notes = append(notes, r.Work+": "+fmt.Sprintf(format, a...))
 	}
+	r.now = now
 	if now["HEAD"] == "" {
 		note("nothing was taken over, because what was .git inside is no repository any more")
 		return notes, removal.Path(ctx, r.at)
@@ -324,7 +325,7 @@ func (r *Repo) followIndex(ctx context.Context, own *os.Root, m moves, now refs)
 			return note
 		}
 	}
-	if _, err := r.git(ctx, call{dir: put, index: true, args: []string{"read-tree", "--reset", c.now}}); err != nil {
+	if _, err := r.git(ctx, call{dir: put, index: true, args: []string{"read-tree", c.now}}); err != nil {
 		return fmt.Sprintf("the index stays as it is (%v); git reset mends it", err)
 	}
 	return note
