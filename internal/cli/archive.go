@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/linux/treefile"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
@@ -220,14 +221,18 @@ func (a *app) restoreCommand() *cobra.Command {
 	var start carrelv1.RestoreStart
 	var file string
 	c := &cobra.Command{
-		Use:   "restore [flags] [ARCHIVE]",
+		Use:   "restore [flags] [ARCHIVE | RUN CHECKPOINT]",
 		Short: help(operation.RestoreWorkspace),
 		Long: `Make a workspace from an archive that the daemon keeps: by its id, or by the key or
 name of its workspace, for the newest. With --file it is made from a file of yours; - is
 stdin. The workspace gets the key, limits, profile, idle time-out and what was left of the
 lifetime that it had, unless flags say otherwise, and appears only when it is complete. An
-archive has no project mounts, so neither has the workspace.`,
+archive has no project mounts, so neither has the workspace.
+
+With the name of a run and that of a checkpoint, its staged copy is made what it was then: see
+"carrel checkpoint --help".`,
 		Example: `  carrel restore demo
+  carrel restore run-1a2b3c4d before-refactoring
   carrel restore --key copy ws-2a97516c-20260102T030405.000000
   carrel restore --file demo.tar.zst --key demo`,
 		ValidArgsFunction: a.completeArchive(),
@@ -240,6 +245,8 @@ archive has no project mounts, so neither has the workspace.`,
 	completeFrom(c, "profile", "chat")
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
 		switch {
+		case len(args) == 2 && file == "" && id.IsWorkspace(args[0]):
+			return a.restorePoint(c.Context(), args[0], args[1])
 		case len(args) > 1 || len(args) == 1 && file != "":
 			return nil, nil, usage(c, "cannot restore from more than one archive: name one, or --file")
 		case len(args) == 0 && file == "":

@@ -102,6 +102,7 @@ var commandTable = []struct {
 	{"diff", "commands", (*app).diffCommand},
 	{"apply", "commands", (*app).applyCommand},
 	{"discard", "commands", (*app).discardCommand},
+	{"checkpoint", "commands", (*app).checkpointCommand},
 	{"agent", "commands", (*app).agentCommand},
 	{"runbook", "commands", (*app).runbookCommand},
 	{"approvals", "commands", (*app).approvalsCommand},

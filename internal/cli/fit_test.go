@@ -214,7 +214,7 @@ var tables = map[string]string{
 var noTables = strings.Fields(`
 	create start stop restart revive pause resume update egress.allow egress.ask egress.deny egress.rm secret.set secret.rotate
 	destroy archive.create restore cp files.ls files.stat files.write files.search files.watch events exec port wait task.run task.show
-	task.stop task.follow ask job.show job.stop apply discard agent.check agent.import.linuxagent agent.memory.add agent.recommend
+	task.stop task.follow ask job.show job.stop apply discard checkpoint agent.check agent.import.linuxagent agent.memory.add agent.recommend
 	runbook.show runbook.check approvals.show approvals.approve
 	approvals.deny approvals.watch up audit.verify audit.checkpoint audit.check-proof policy.reload policy.allow token.create
 	token.show whoami context.show version`)

@@ -108,7 +108,7 @@ func TestEveryFlagNamesItsForms(t *testing.T) {
 
 // enumerable are the flags with values that can be listed, wherever they are.
 var enumerable = []string{
-	"allow", "ask", "here", "ids", "level", "model", "model-per", "model-rm", "on", "output", "print-config", "profile",
+	"allow", "ask", "continue", "here", "ids", "level", "model", "model-per", "model-rm", "on", "output", "print-config", "profile",
 	"remote", "role", "secret", "secret-rm",
 	"session", "signal", "source", "state", "type", "volume", "workspace",
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -22,6 +23,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/linux/relay"
 	"github.com/carrel-dev/carrel/internal/linux/treefile"
 	"github.com/carrel-dev/carrel/internal/rootless"
+	"github.com/carrel-dev/carrel/internal/rootless/copies"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
@@ -31,7 +33,9 @@ import (
 type runFlags struct {
 	commandFlags
 	here            string
-	keep, apply     bool
+	goesOn          string
+	keep            bool
+	apply, sync     bool
 	volumes, accept []string
 	allow, deny     []string
 	ask             []string
@@ -104,6 +108,9 @@ carrel's own are 125, 126 and 127.`,
 	f.Lookup("here").NoOptDefVal = hereDefault
 	completeFrom(c, "here", hereDirect, hereStaged)
 	f.BoolVar(&x.apply, "apply", false, "at the end make the changes of a staged copy in the directory: source, and what was committed")
+	f.StringVar(&x.goesOn, "continue", "", "go on with the staged copy of an earlier `RUN`, of the directory that it is of, without root")
+	_ = c.RegisterFlagCompletionFunc("continue", completeRuns) // the flag is there
+	f.BoolVar(&x.sync, "sync", false, "make changes of source in the directory while the command runs, for who watches it; implies --apply")
 	volumeFlag(c, &x.volumes)
 	f.BoolVar(&x.keep, "keep", false, "keep the home, on disk, and say where; as root keep the workspace")
 	f.StringVar(&x.report, "report", "", "write the proof of the isolation to `FILE`, as JSON; - is stderr")
@@ -139,8 +146,18 @@ func (a *app) run(c *cobra.Command, argv []string, x *runFlags) error {
 	if err != nil {
 		return err
 	}
-	if x.here != "" {
-		m, err := here()
+	x.apply = x.apply || x.sync
+	if x.goesOn != "" {
+		m, err := x.goOn(c)
+		if err != nil {
+			return err
+		}
+		mounts = append(mounts, m)
+		if x.dir == "" {
+			x.dir = m.Destination
+		}
+	} else if x.here != "" {
+		m, err := here(".")
 		if err != nil {
 			return err
 		}
@@ -202,10 +219,27 @@ func (x *runFlags) staged(c *cobra.Command, argv []string) (bool, error) {
 	return false, usage(c, "cannot use --here=%s: say --here, --here=direct or --here=staged", x.here)
 }
 
-// here is the mount of the current directory: at its own path, so that what is installed in it and has that path
+// goOn is the mount of the directory that an earlier run has a staged copy of.
+func (x *runFlags) goOn(c *cobra.Command) (m mount, err error) {
+	if os.Geteuid() == 0 {
+		return m, usage(c, "cannot use --continue as root: use a workspace with a staged mount, and carrel exec")
+	}
+	if x.here != "" && x.here != hereStaged {
+		return m, usage(c, "cannot use --continue with --here: it is of the directory that the run was given")
+	}
+	list, err := rootless.StagedCopies(id.Workspace(x.goesOn))
+	if err != nil {
+		return m, err
+	}
+	m, err = here(list[0].Source)
+	m.staged = true
+	return m, err
+}
+
+// here is the mount of a directory, "." for the current one: at its own path, so that what is installed in it and has that path
 // works, and at /workspace where the workspace has something of its own there.
-func here() (mount, error) {
-	dir, err := rootless.Source(".")
+func here(at string) (mount, error) {
+	dir, err := rootless.Source(at)
 	if err != nil {
 		return mount{}, err
 	}
@@ -278,7 +312,8 @@ func (a *app) runRootless(
 	o := rootless.Options{
 		Executor: executor, Argv: spec.Argv, Env: spec.Env, Dir: spec.Dir, Stdin: spec.Stdin, Source: spec.Source,
 		Accept: x.accept, Keep: x.keep, IDs: rootless.IDs(x.ids),
-		Note: func(text string) { _ = say(a.Err, "carrel: %s\n", text) },
+		Continue: id.Workspace(x.goesOn),
+		Note:     func(text string) { _ = say(a.Err, "carrel: %s\n", text) },
 	}
 	var hosts []string
 	if o.Allow, hosts, err = openingsAndHosts(x.allow); err != nil {
@@ -354,6 +389,10 @@ func (a *app) runRootless(
 	// Most commands that last are waited for, and a wait does not need what the start needed.
 	waits := time.AfterFunc(settling, memrelease.GiveBack)
 	defer waits.Stop()
+	if x.sync {
+		stop := a.sync(ctx, r.Sync)
+		defer stop()
+	}
 	return a.attend(ctx, string(r.Name), ownRun{r}, signals, &x.commandFlags, 0)
 }
 
@@ -469,6 +508,18 @@ func (a *app) runRoot(
 	cmd, err := a.start(ctx, client, name, spec, signals)
 	if err != nil {
 		return err
+	}
+	if x.sync {
+		stop := a.sync(ctx, func(ctx context.Context, tell func(*copies.Copy, copies.Result, error)) {
+			var all sync.WaitGroup
+			for _, k := range kept {
+				all.Go(func() {
+					k.Sync(ctx, rootless.HostReads(k.Source), func(r copies.Result, err error) { tell(k.Copy, r, err) })
+				})
+			}
+			all.Wait()
+		})
+		defer stop()
 	}
 	return a.attend(ctx, name, cmd, signals, &x.commandFlags, 0)
 }

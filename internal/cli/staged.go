@@ -8,11 +8,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/base/termtext"
 	stagedfiles "github.com/carrel-dev/carrel/internal/files/staged"
@@ -556,6 +558,86 @@ func (a *app) settleOne(ctx context.Context, s rootless.Staged, apply bool) erro
 		return fmt.Errorf("%w; the staged copy is kept: carrel diff %s shows it", err, run)
 	}
 	return say(a.Err, "carrel: carrel undo %s takes it back\n", run)
+}
+
+// sync begins to apply staged copies as they change. What it returns ends that, and waits for it.
+func (a *app) sync(ctx context.Context, run func(context.Context, func(*copies.Copy, copies.Result, error))) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		run(ctx, func(x *copies.Copy, _ copies.Result, err error) {
+			if err != nil {
+				_ = say(a.Err, "carrel: not in step: %s\n", errtext.Text(err))
+			}
+		})
+	}()
+	return func() { cancel(); <-done }
+}
+
+func (a *app) checkpointCommand() *cobra.Command {
+	var list bool
+	c := &cobra.Command{
+		Use: "checkpoint [flags] [RUN] [NAME]", Short: "Keep what a staged copy is now, to restore it", Args: cobra.MaximumNArgs(2),
+		ValidArgsFunction: completeRuns,
+		Long: `checkpoint keeps what the staged copy of a run is now, under a name or the next number. "carrel restore RUN
+NAME" makes the copy that again, and "carrel run --continue RUN" goes on with it. The copy must be of a run that has
+ended, or of a workspace, which is paused meanwhile. Checkpoints go with the copy. The directory itself is not touched.
+
+` + stagedUse,
+		Example: "  carrel checkpoint run-1a2b3c4d before-refactoring\n  carrel checkpoint --list run-1a2b3c4d\n" +
+			"  carrel restore run-1a2b3c4d before-refactoring",
+	}
+	c.Flags().BoolVar(&list, "list", false, "list the checkpoints")
+	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
+		of, names, err := stagedCopies(args)
+		if err != nil {
+			return nil, nil, err
+		}
+		name := ""
+		if len(names) > 0 {
+			name = names[0]
+		}
+		t, objects := newTable(-1, "RUN", "CHECKPOINT", "MADE"), []object{}
+		for _, x := range of {
+			var points []copies.Point
+			if list {
+				points, err = x.Points()
+			} else {
+				var p copies.Point
+				err = a.still(c.Context(), x, func() (err error) { p, err = x.Checkpoint(c.Context(), name); return err })
+				points = []copies.Point{p}
+			}
+			if err != nil {
+				return nil, nil, err
+			}
+			for _, p := range points {
+				t.add(string(x.Run), p.Name, p.Made.Local().Format(time.RFC3339))
+				objects = append(objects, object{{"run", string(x.Run)}, {"directory", x.Source}, {"checkpoint", p.Name}, {"made", p.Made}})
+			}
+		}
+		return objects, t, nil
+	})
+}
+
+// restorePoint makes the staged copies of a run what they were at a checkpoint.
+func (a *app) restorePoint(ctx context.Context, run, name string) (any, printer, error) {
+	list, err := rootless.StagedCopies(id.Workspace(run))
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, x := range list {
+		if _, state, err := a.stateOf(ctx, x); err != nil {
+			return nil, nil, err
+		} else if state != "" && state != string(workspace.StateStopped) {
+			return nil, nil, fmt.Errorf("cannot restore the staged copy of %s: the workspace %s has it mounted; carrel stop %s first: %w",
+				x.Source, x.Workspace, x.Workspace, errdefs.ErrFailedPrecondition)
+		}
+		if err := x.Restore(ctx, name); err != nil {
+			return nil, nil, err
+		}
+	}
+	return object{{"run", run}, {"checkpoint", name}}, text(fmt.Sprintf("the staged copy of %s is as it was at %s\n", run, printable(name))), nil
 }
 
 // askApply asks the person at the terminal, once, what becomes of a copy.

@@ -27,6 +27,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/linux/pollfd"
 	"github.com/carrel-dev/carrel/internal/linux/relay"
 	"github.com/carrel-dev/carrel/internal/policy/rules"
+	"github.com/carrel-dev/carrel/internal/rootless/copies"
 	"github.com/carrel-dev/carrel/internal/service/approvals"
 	"github.com/carrel-dev/carrel/internal/service/oneshot"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
@@ -62,6 +63,8 @@ type Options struct {
 	Egress Egress
 	// Archive is the path of carrel-archive. Required if a secret has a file.
 	Archive string
+	// Continue is an earlier run with a staged copy, with which this one goes on where a mount is staged.
+	Continue id.Workspace
 	// Keep leaves the home on disk.
 	Keep bool
 	// IDs says which ids executor and command have; "" is OneID.
@@ -130,6 +133,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	if o.Terminal != nil {
 		command.Rows, command.Cols = o.Terminal[0], o.Terminal[1]
 	}
+	st.goesOn = o.Continue
 	key := id.Key(id.NewTrace())
 	r := &Run{Name: id.Derive(namePrefix, key, 0), state: st, terminal: o.Terminal != nil, accept: o.Accept}
 	command.Cwd = workspace.Mount{Destination: o.Dir}.AtHome().Destination
@@ -211,6 +215,18 @@ func (r *Run) Close() (retained string, notes []string, err error) {
 	crashpoint.Here("run.end.settled")
 	r.state.close()
 	return r.running.Retained, r.state.notes, err
+}
+
+// Sync applies the source of the staged copies as it changes, until the context ends. tell is told of each copy what was applied, or
+// why it could not be.
+func (r *Run) Sync(ctx context.Context, tell func(*copies.Copy, copies.Result, error)) {
+	var all sync.WaitGroup
+	for _, c := range r.state.copies {
+		all.Go(func() {
+			c.Sync(ctx, HostReads(c.Source), func(res copies.Result, err error) { tell(c.Copy, res, err) })
+		})
+	}
+	all.Wait()
 }
 
 // Copies are the staged copies in which the command changed something, after Close.

@@ -27,6 +27,8 @@ type stagedCopy struct {
 	*copies.Copy
 
 	repo *gitdir.Repo
+	// goesOn: an earlier run made it.
+	goesOn bool
 }
 
 // Staged is a staged copy, with what is in it.
@@ -39,21 +41,42 @@ type Staged struct {
 // stage makes the last of projects a staged copy. Nothing in it is held, as nothing that is written reaches the directory.
 func (s *state) stage(projects []launch.Project, name id.Workspace, writable []string) ([]launch.Project, error) {
 	p := &projects[len(projects)-1]
-	c, err := copies.In(s.dir).Create(name, len(s.copies), p.Dir)
+	made, err := s.copyOf(p.Dir, name)
 	if err != nil {
 		return projects, err
 	}
-	made := &stagedCopy{Copy: c}
+	c := made.Copy
 	s.copies = append(s.copies, made)
 	p.Staged = true
 	if p.Stage, err = c.Stage(); err != nil {
 		return projects, fmt.Errorf("cannot open the staged copy of %s: %w", c.Source, err)
+	}
+	if made.repo = c.Repo(); made.repo != nil {
+		return showGit(projects, made.repo)
 	}
 	made.repo, err = gitdir.Prepare(c.Source, c.GitDir(), name, writable, func() error { return nil })
 	if made.repo == nil || err != nil {
 		return projects, err
 	}
 	return showGit(projects, made.repo)
+}
+
+// copyOf makes a staged copy of a directory, or takes up that of the run that this one goes on with.
+func (s *state) copyOf(dir *os.File, name id.Workspace) (*stagedCopy, error) {
+	if s.goesOn == "" {
+		c, err := copies.In(s.dir).Create(name, len(s.copies), dir)
+		return &stagedCopy{Copy: c}, err
+	}
+	all, err := copies.In(s.dir).Of(s.goesOn)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(all, func(c *copies.Copy) bool { return c.Source == dir.Name() })
+	if i < 0 {
+		return nil, fmt.Errorf("cannot go on with %s in %s: it has a staged copy of %s: %w", s.goesOn, dir.Name(), all[0].Source,
+			errdefs.ErrInvalidArgument)
+	}
+	return &stagedCopy{Copy: all[i], goesOn: true}, all[i].Claim()
 }
 
 // clock begins to read the clock of file systems for the staged copies, while the workspace is started. What it returns waits for
@@ -91,12 +114,12 @@ func (s *state) keepCopies(ctx context.Context) error {
 }
 
 func (s *state) keepCopy(ctx context.Context, c *stagedCopy) error {
-	if c.Began.IsZero() { // no command was begun
+	if c.Began.IsZero() && !c.goesOn { // no command was begun
 		return errors.Join(c.Close(), c.Discard(ctx))
 	}
 	seen, err := c.Look(ctx, HostReads(c.Source))
 	err = errors.Join(err, c.Close())
-	if err == nil && seen.Empty() {
+	if err == nil && seen.Empty() && !c.goesOn {
 		return c.Discard(ctx)
 	}
 	if err != nil {

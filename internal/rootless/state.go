@@ -40,6 +40,8 @@ type state struct {
 	// trees are the writable mounts of this run, and copies its staged ones.
 	trees  []*tree
 	copies []*stagedCopy
+	// goesOn is the run whose staged copies this one goes on with, "" for new ones.
+	goesOn id.Workspace
 	// kept are those of copies in which something was changed.
 	kept []Staged
 }

@@ -214,3 +214,83 @@ func TestStagedEnds(t *testing.T) {
 		t.Errorf("an agent in the directory itself: %+v", r)
 	}
 }
+
+// A copy is kept at checkpoints, made what it was at one, and gone on with.
+func TestStagedCheckpoints(t *testing.T) {
+	u := newUser(t)
+	u.sh("cd project; git checkout -q -b main; mkdir d; echo one > a; echo x > d/x; git add .; git -c user.email=a@b -c user.name=a commit -qm one")
+	r, run := u.stagedIn("echo two > a; rm -r d; mkdir d; echo y > d/y; git config user.email a@b; git config user.name a; git commit -qam two")
+	if r.code != 0 || run == "" {
+		t.Fatalf("%+v", r)
+	}
+	if r := u.cli("checkpoint", run, "good"); r.code != 0 || !strings.Contains(r.out, "good") {
+		t.Fatalf("%+v", r)
+	}
+	goOn := func(script, want string) {
+		t.Helper()
+		if r := u.run("--continue", run, "--", "bash", "-c", script); r.code != 0 || r.out != want {
+			t.Errorf("%s: %+v, want %q", script, r, want)
+		}
+	}
+	goOn("cat a; ls d; git log --format=%s; echo three > a; rm d/y; echo z > d/z; mkdir -p e/f", "two\ny\ntwo\none\n")
+	goOn("cat a; ls d; ls", "three\nz\na\nd\ne\n")
+	for _, bad := range [][]string{{"checkpoint", run, "good"}, {"checkpoint", run, "../x"}, {"restore", run, "bad"}, {"restore", run, ".."}, {"checkpoint", "run-00000000"}} {
+		if r := u.cli(bad...); r.code == 0 || r.err == "" {
+			t.Errorf("%q: %+v", bad, r)
+		}
+	}
+	if r := u.cli("checkpoint", run); r.code != 0 || !strings.Contains(u.cli("checkpoint", "--list", run).out, " 2 ") {
+		t.Errorf("%+v", r)
+	}
+	if r := u.cli("restore", run, "good"); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	goOn("cat a; ls d; ls", "two\ny\na\nd\n")
+	if r := u.cli("apply", run); r.code != 0 || u.sh("cd project; cat a; ls d; git log --format=%s; git status --short").out != "two\ny\ntwo\none\n?? d/\n" {
+		t.Errorf("%+v, %q", r, u.sh("cd project; cat a; ls d; git log --format=%s; git status --short").out)
+	}
+	// What was applied is what it goes on from, and what is taken over next.
+	goOn("git status --short; echo four > a; git -c user.email=a@b -c user.name=a commit -qam four", "?? d/\n")
+	if r := u.cli("apply", run); r.code != 0 || u.sh("cd project; cat a; git log --format=%s").out != "four\nfour\ntwo\none\n" {
+		t.Errorf("%+v, %q", r, u.sh("cd project; cat a; git log --format=%s").out)
+	}
+	if r := u.run("--continue", run, "--here", "--", "true"); r.code == 0 {
+		t.Errorf("%+v", r)
+	}
+	if r := u.cli("discard", run); r.code != 0 || u.sh("ls .local/state/carrel/staged").out != "" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// With --sync the directory follows the source of the copy while the command runs.
+func TestStagedSync(t *testing.T) {
+	u := newUser(t)
+	u.sh("cd project; echo one > a; echo x > b")
+	c := u.command("project", filepath.Join(programs, "carrel"), "run", "--here=staged", "--sync", "-v", filepath.Join(u.home, "tmp")+":/mnt/host:ro", "--",
+		"bash", "-c", `echo two > a; echo evil > .npmrc; until [ -e /mnt/host/1 ]; do sleep 0.05; done; echo new > c; rm b
+			until [ -e /mnt/host/2 ]; do sleep 0.05; done; rm c; echo three > a; until [ -e /mnt/host/3 ]; do sleep 0.05; done; echo last > d`)
+	var said strings.Builder
+	c.Stderr = &said
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	until := func(what string) {
+		t.Helper()
+		if r := u.sh("cd project; for i in $(seq 200); do " + what + " && exit 0; sleep 0.05; done; exit 1"); r.code != 0 {
+			t.Errorf("never: %s", what)
+		}
+	}
+	until("grep -q two a")
+	u.sh("touch tmp/1")
+	until("test -e c -a ! -e b")
+	u.sh("touch tmp/2")
+	until("grep -q three a && test ! -e c")
+	u.sh("echo mine > project/z; touch tmp/3")
+	err := c.Wait()
+	if got := u.sh("cd project; cat a d; ls -A").out; err != nil || got != "three\nlast\n.git\na\nd\nz\n" {
+		t.Errorf("%v: %q, %s", err, got, said.String())
+	}
+	if !strings.Contains(said.String(), "carrel undo run-") {
+		t.Errorf("it says %q", said.String())
+	}
+}

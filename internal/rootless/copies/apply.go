@@ -39,6 +39,11 @@ func (c *Copy) Apply(ctx context.Context, o Options, reads changed.Reader) (r Re
 	if err := c.settled("apply"); err != nil {
 		return r, err
 	}
+	return c.apply(ctx, o, reads, len(o.Paths) == 0)
+}
+
+// apply is Apply. commits says whether what was committed is taken over.
+func (c *Copy) apply(ctx context.Context, o Options, reads changed.Reader, commits bool) (r Result, err error) {
 	s, done, err := c.open(ctx)
 	if err != nil {
 		return r, err
@@ -63,7 +68,7 @@ func (c *Copy) Apply(ctx context.Context, o Options, reads changed.Reader) (r Re
 		}
 		r.Refused = slices.DeleteFunc(r.Refused, func(f staged.Refusal) bool { return taken[f.Path] })
 	}
-	if len(o.Paths) == 0 {
+	if commits {
 		last, lerr := staged.Last(ctx, s.Lower, c.keep())
 		if lerr != nil && !errdefs.IsNotFound(lerr) {
 			return r, errors.Join(err, lerr)

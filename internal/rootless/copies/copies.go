@@ -200,9 +200,37 @@ func (s Store) OpenStage(path string) (*os.File, error) {
 // GitDir is where the git directory of the run is made.
 func (c *Copy) GitDir() string { return filepath.Join(c.dir, gitName) }
 
+// Claim locks a copy for another run, which goes on with it.
+func (c *Copy) Claim() error {
+	if c.Workspace != "" {
+		return fmt.Errorf("cannot go on with the staged copy of %s: it is that of the workspace %s; use carrel exec: %w", c.Source, c.Workspace,
+			errdefs.ErrFailedPrecondition)
+	}
+	dir, err := c.source()
+	if err != nil {
+		return err
+	}
+	_ = dir.Close()
+	lock, err := os.OpenFile(filepath.Join(c.dir, "lock"), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fmt.Errorf("cannot go on with the staged copy of %s: %w", c.Source, err)
+	}
+	if err := paths.Flock(lock, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		return c.settled("go on with")
+	}
+	c.lock = lock
+	return nil
+}
+
+// Repo is the git directory that the run before had and that was not taken yet, nil if there is none.
+func (c *Copy) Repo() *gitdir.Repo { return c.repo() }
+
 // Begin notes what is known when the command begins.
 func (c *Copy) Begin(since time.Time, repo *gitdir.Repo) error {
-	c.Began = since
+	if c.Began.IsZero() {
+		c.Began = since
+	}
 	if repo != nil {
 		n := repo.Note()
 		c.Git = &n
