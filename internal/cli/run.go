@@ -463,6 +463,11 @@ func (a *app) runRoot(
 		return err
 	}
 	defer func() { err = errors.Join(err, a.settleKept(context.WithoutCancel(ctx), kept, x.apply)) }()
+	around, err := a.lookBefore(id.Derive("run", id.Key(key), 0), mounts)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, a.lookAfter(around)) }()
 	w, _, err := create(ctx, client, &carrelv1.CreateRequest{
 		Key: key, Allow: workspace.OpeningNames(allow), Secrets: names,
 		SecretFiles: x.secretFiles.files, SecretTemplates: x.secretFiles.texts,

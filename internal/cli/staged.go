@@ -384,6 +384,43 @@ func staged(mounts []mount, kept []*keptCopy) (all []carrel.Mount) {
 	return all
 }
 
+// lookBefore looks at the directories that commands of a daemon's workspace are to write, and has what the host is led to held there.
+func (a *app) lookBefore(name id.Workspace, mounts []mount) (*rootless.Around, error) {
+	var sources []string
+	var at []int
+	for i, m := range mounts {
+		if source, err := rootless.Source(m.Source); err == nil && !m.ReadOnly && !m.staged { // the daemon says why it is none
+			sources, at = append(sources, source), append(at, i)
+		}
+	}
+	if len(sources) == 0 {
+		return nil, nil
+	}
+	around, held, notes, err := rootless.Before(name, sources)
+	if err != nil {
+		return nil, err
+	}
+	for n, i := range at {
+		mounts[i].Held = held[n]
+	}
+	for _, n := range notes {
+		_ = say(a.Err, "carrel: %s\n", n)
+	}
+	return around, nil
+}
+
+// lookAfter says what was left in those directories, and moves aside what the host would run.
+func (a *app) lookAfter(around *rootless.Around) error {
+	if around == nil {
+		return nil
+	}
+	notes, err := around.After()
+	for _, n := range notes {
+		_ = say(a.Err, "carrel: %s\n", n)
+	}
+	return err
+}
+
 // settleKept is settle for the copies of a workspace that is gone.
 func (a *app) settleKept(ctx context.Context, kept []*keptCopy, apply bool) error {
 	var list []rootless.Staged
@@ -637,7 +674,8 @@ func (a *app) restorePoint(ctx context.Context, run, name string) (any, printer,
 			return nil, nil, err
 		}
 	}
-	return object{{"run", run}, {"checkpoint", name}}, text(fmt.Sprintf("the staged copy of %s is as it was at %s\n", run, printable(name))), nil
+	out := fmt.Sprintf("the staged copy of %s is as it was at %s\n", run, printable(name))
+	return object{{"run", run}, {"checkpoint", name}}, text(out), nil
 }
 
 // askApply asks the person at the terminal, once, what becomes of a copy.

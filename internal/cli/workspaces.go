@@ -120,6 +120,12 @@ of {{NAME}}.
 			a.unstore(c.Context(), err)
 			return nil, nil, err
 		}
+		around, err := a.lookBefore(a.copyName(args[0]), mounts)
+		if err != nil {
+			a.unstore(c.Context(), err)
+			return nil, nil, err
+		}
+		defer around.Leave()
 		w, created, err := create(c.Context(), client, req, mounts, kept)
 		if name, asks := carrel.ApprovalOf(err); asks && wait > 0 {
 			a.tellWaiting(name)

@@ -25,28 +25,13 @@ import (
 // What cannot be held is told to the person.
 func (s *state) lead(t *tree, asked func() ([]gitdir.Lead, error)) (held []string, err error) {
 	dir, top := t.dir, t.dir.Name()
-	leads, err := asked()
-	if err != nil {
-		s.tell("%s: cannot tell where the configuration of git leads, so nothing that it names is held: %v", top, err)
-	}
-	nested := gitdir.Followed(filepath.Join(top, sandbox.GitName))
-	for _, p := range t.had {
-		switch e, _ := hostfiles.Match(p, t.home); {
-		case path.Base(p) == sandbox.GitName:
-			nested = append(nested, gitdir.Followed(filepath.Join(top, p))...)
-		case e.Act >= hostfiles.HeldPresent && strings.Contains(p, "/") && !within(p): // others are held by their name
-			nested = append(nested, gitdir.Lead{Path: filepath.Join(top, p), By: e.Reader})
-		}
-	}
-	for _, name := range linkedNames(top) {
-		nested = append(nested, gitdir.Lead{Path: filepath.Join(top, name), By: name})
-	}
+	all := s.leadsOf(t, asked)
 	var others map[id.Workspace]note
 	if err := s.alone(func() (err error) { others, _, err = s.others(); return err }); err != nil {
 		return nil, err
 	}
 	var missed []string
-	for _, l := range slices.Concat(leads, nested) {
+	for _, l := range all {
 		for _, p := range places(l.Path, top) {
 			if slices.Contains(held, p.rel) {
 				continue // each setting of a file leads to that file
@@ -73,6 +58,28 @@ func (s *state) lead(t *tree, asked func() ([]gitdir.Lead, error)) (held []strin
 		s.tell("%s: there are more places in it than can be held; %d are not, the first is %s", top, len(missed), missed[0])
 	}
 	return outermost(held), nil
+}
+
+// leadsOf are the leads of a writable mount.
+func (s *state) leadsOf(t *tree, asked func() ([]gitdir.Lead, error)) []gitdir.Lead {
+	top := t.dir.Name()
+	leads, err := asked()
+	if err != nil {
+		s.tell("%s: cannot tell where the configuration of git leads, so nothing that it names is held: %v", top, err)
+	}
+	nested := gitdir.Followed(filepath.Join(top, sandbox.GitName))
+	for _, p := range t.had {
+		switch e, _ := hostfiles.Match(p, t.home); {
+		case path.Base(p) == sandbox.GitName:
+			nested = append(nested, gitdir.Followed(filepath.Join(top, p))...)
+		case e.Act >= hostfiles.HeldPresent && strings.Contains(p, "/") && !within(p): // others are held by their name
+			nested = append(nested, gitdir.Lead{Path: filepath.Join(top, p), By: e.Reader})
+		}
+	}
+	for _, name := range linkedNames(top) {
+		nested = append(nested, gitdir.Lead{Path: filepath.Join(top, name), By: name})
+	}
+	return slices.Concat(leads, nested)
 }
 
 // outermost leaves out what lies in a directory that is held as a whole.

@@ -37,6 +37,9 @@ type Mount struct {
 	// directories "upper" and "work", is this user's, on the same kind of file system as an overlay may write to (overlayfs.rst of
 	// Linux), and outside of Source. What is in upper is the form of such an overlay with the option userxattr.
 	Stage string
+	// Held are paths below Source that commands shall not write, without links on the way; what is not there is left out. They are
+	// for what the broker cannot know, such as a directory of hooks that this user's configuration of git names. There may be 256.
+	Held []string
 }
 
 // Create makes the workspace for a key and starts it, or returns the existing one; created says
@@ -65,6 +68,8 @@ func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts
 	sum := sha256.Sum256([]byte(req.GetKey()))
 	m := mountgrant.Message{KeyDigest: hex.EncodeToString(sum[:])}
 	var dirs, stages []*os.File
+	var held [][]string
+	some := false
 	defer func() {
 		for _, d := range dirs {
 			d.Close()
@@ -86,9 +91,14 @@ func (c *Client) Create(ctx context.Context, req *carrelv1.CreateRequest, mounts
 			stages = append(stages, stage)
 		}
 		m.Mounts = append(m.Mounts, w)
+		held = append(held, x.Held)
+		some = some || len(x.Held) > 0
 	}
 	if err := workspace.CheckMounts(m.Mounts); err != nil {
 		return nil, false, err
+	}
+	if some {
+		m.Held = held
 	}
 	far, near, err := mountgrant.Offer(m, slices.Concat(dirs, stages))
 	if err != nil {

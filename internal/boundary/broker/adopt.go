@@ -65,7 +65,10 @@ func (h *Host) adoptGuard(e Entry, r Running) error {
 			rw = append(rw, sandbox.Project{Destination: m.Destination, Staged: true})
 			continue
 		}
-		p := sandbox.Project{Destination: m.Destination, Pinned: launch.Held(r.Executor.PID, m.Destination)}
+		p := sandbox.Project{
+			Destination: m.Destination, Pinned: launch.Held(r.Executor.PID, m.Destination),
+			Held: launch.HeldOf(r.Executor.PID, m.Destination, m.Held),
+		}
 		for _, x := range all[e.Name] {
 			if x.Mount.Is(m.Identity) {
 				p.Pinned = append(p.Pinned, x.Name)

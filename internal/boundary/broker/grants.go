@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -56,6 +57,18 @@ func TakeGrant(
 		}
 		if mounts[i], err = judge(asked.AtHome(), who, opened[i], stage); err != nil {
 			return nil, err
+		}
+		if m.Held == nil || asked.ReadOnly || asked.Staged {
+			continue
+		}
+		mounts[i].Held = m.Held[i]
+		if n := len(m.Held[i]); n > sandbox.MaxHeld {
+			return nil, fmt.Errorf("cannot hold %d paths in %s: %d at most: %w", n, asked.Source, sandbox.MaxHeld, errdefs.ErrInvalidArgument)
+		}
+		for _, p := range m.Held[i] {
+			if !fs.ValidPath(p) || p == "." {
+				return nil, fmt.Errorf("cannot hold %.100q in %s: it must be a path below it: %w", p, asked.Source, errdefs.ErrInvalidArgument)
+			}
 		}
 	}
 	return mounts, nil

@@ -17,6 +17,8 @@ type Mount struct {
 	Identity
 	// StageIdentity identifies the stage of a staged copy likewise.
 	StageIdentity *Identity `json:"stage_identity,omitempty"`
+	// Held are the paths below a writable source that its caller wants read-only where there is something.
+	Held []string `json:"held,omitempty"`
 	// OwnerGID goes with OwnerUID: whose files the commands' are on the host.
 	OwnerGID uint32 `json:"owner_gid"`
 	// CallerUID and CallerGID asked for the mount. At each start the source is opened

@@ -27,6 +27,11 @@ import (
 // points, and runs in each directory that the index calls a submodule. docs/decisions/0005-project-mounts.md has more.
 var protected = hostfiles.Protected
 
+// IsProtected reports whether a path relative to a project mount is a protected name at its top.
+func IsProtected(rel string) bool {
+	return slices.ContainsFunc(protected(), func(p hostfiles.TopName) bool { return p.Name == rel && !p.Home })
+}
+
 // ProtectedIn looks for the protected names in the directory that is open at dir: those that are
 // there, and those that are not and must be placed. home says that it is a home.
 func ProtectedIn(dir int, home bool) (present, absent []string, err error) {

@@ -40,7 +40,7 @@ import (
 const Version = 2
 
 // maxMessage bounds the packet's text in bytes.
-const maxMessage = 16 << 10
+const maxMessage = 64 << 10
 
 // Message is the client's request. It names the workspace, so that a grant cannot be used for
 // another one.
@@ -50,6 +50,9 @@ type Message struct {
 	KeyDigest string `json:"key_digest"`
 	// Mounts are in the order of the descriptors. Behind those come the descriptors of the mounts' stages, in the same order.
 	Mounts []workspace.Mount `json:"mounts"`
+	// Held are, for each mount, paths below it that its user wants read-only: where programs of the host are led by settings that
+	// only the user can read. It is nil, or as long as Mounts.
+	Held [][]string `json:"held,omitempty"`
 }
 
 // stages counts the mounts with a stage.
@@ -180,6 +183,8 @@ func Take(far *os.File) (m Message, who Cred, dirs []*os.File, err error) {
 		return bad("the grant is of version %d, this broker reads %d; install client and broker of one release", m.Version, Version)
 	case len(m.Mounts)+m.stages() != len(dirs) || len(dirs) == 0:
 		return bad("the grant names %d mounts, of which %d are staged, and has %d descriptors", len(m.Mounts), m.stages(), len(dirs))
+	case m.Held != nil && len(m.Held) != len(m.Mounts):
+		return bad("the grant names %d mounts, and what is held in %d", len(m.Mounts), len(m.Held))
 	}
 	return m, Cred{maker.Uid, maker.Gid}, dirs, nil
 }

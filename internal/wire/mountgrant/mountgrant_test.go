@@ -158,7 +158,7 @@ func TestWhatIsNoGrant(t *testing.T) {
 		"an unknown field": {unix.SOCK_SEQPACKET, []byte(
 			`{"version":1,"key_digest":"x","uid":0,"mounts":[{"source":"/a","destination":"/workspace"}]}`,
 		), join(self(), rights(1))},
-		"a text too long":    {unix.SOCK_SEQPACKET, join(text(t, good), []byte(strings.Repeat(" ", 1<<15))), join(self(), rights(1))},
+		"a text too long":    {unix.SOCK_SEQPACKET, join(text(t, good), []byte(strings.Repeat(" ", 1<<17))), join(self(), rights(1))},
 		"mounts of no grant": {unix.SOCK_SEQPACKET, []byte(`{"version":1,"mounts":[]}`), self()},
 	} {
 		t.Run(name, func(t *testing.T) {

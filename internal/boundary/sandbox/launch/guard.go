@@ -3,6 +3,7 @@ package launch
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -88,6 +89,23 @@ func Held(pid int, destination string) []string {
 	for _, m := range seen {
 		if name, ok := strings.CutPrefix(m.Point, destination+"/"); ok && !strings.Contains(name, "/") {
 			held = append(held, name)
+		}
+	}
+	return held
+}
+
+// HeldOf are those of paths below a project mount that are mounts.
+func HeldOf(pid int, destination string, paths []string) (held []string) {
+	if len(paths) == 0 {
+		return nil
+	}
+	seen, err := table("/proc/" + strconv.Itoa(pid) + "/")
+	if err != nil {
+		return nil
+	}
+	for _, m := range seen {
+		if p, ok := strings.CutPrefix(m.Point, destination+"/"); ok && slices.Contains(paths, p) {
+			held = append(held, p)
 		}
 	}
 	return held
