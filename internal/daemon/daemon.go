@@ -79,6 +79,9 @@ func Run(ctx context.Context, args, environ []string, s Streams) error {
 		_, err := io.WriteString(s.Out, config.Sample())
 		return err
 	}
+	if o.printMarks {
+		return printMarks(ctx, s.Out)
+	}
 	var at paths.Paths
 	sources := config.Sources{Flags: o.settings, Environ: environ, File: o.file}
 	if o.rootless {
@@ -255,7 +258,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 		signing.Countersign = rt.Countersign
 		defer closing("connection to the broker", rt.CloseBroker)
 	}
-	audited, checkpoints, err := openRecord(ctx, cfg, o, db, reserve, signing)
+	audited, checkpoints, err := openRecord(ctx, cfg, o, db, reserve, signing, log)
 	if err != nil {
 		return err
 	}
