@@ -17,6 +17,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/crashpoint"
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox/cgroup"
 	"github.com/carrel-dev/carrel/internal/linux/removal"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
 
@@ -88,20 +89,21 @@ func (a *app) down(ctx context.Context, i *instance, purge bool) error {
 			return err
 		}
 	}
-	if err := a.stopWorkspaces(ctx, i); err != nil {
-		return err
-	}
-	crashpoint.Here("cli.down.workspaces-stopped")
-	// The daemon first: it speaks with the broker while it ends.
-	for _, name := range []string{"daemon", "broker"} {
-		stopped, err := i.stop(name)
-		if err != nil {
+	// The daemon first: it speaks with the broker while it ends. A client may have started a workspace again before that.
+	for again := stopAgain; ; again-- {
+		if err := a.stopWorkspaces(ctx, i); err != nil {
 			return err
 		}
-		crashpoint.Here("cli.down.part-ended")
-		if stopped {
-			a.progress("The %s has ended.", name)
+		crashpoint.Here("cli.down.workspaces-stopped")
+		if err := a.stopPart(i, "daemon"); err != nil {
+			return err
 		}
+		if live, err := i.liveSockets(); err != nil || len(live) == 0 || again == 0 {
+			break
+		}
+	}
+	if err := a.stopPart(i, "broker"); err != nil {
+		return err
 	}
 	i.awaitUnnoted()
 	if err := i.removeRuntime(); err != nil {
@@ -113,6 +115,26 @@ func (a *app) down(ctx context.Context, i *instance, purge bool) error {
 	}
 	crashpoint.Here("cli.down.cgroups-removed")
 	return a.removeRest(ctx, i, m, purge)
+}
+
+// stopAgain is how often down stops workspaces again that were started while the daemon ended.
+const stopAgain = 3
+
+func (a *app) stopPart(i *instance, name string) error {
+	stopped, err := i.stop(name)
+	if err != nil {
+		return err
+	}
+	crashpoint.Here("cli.down.part-ended")
+	if stopped {
+		a.progress("The %s has ended.", name)
+	}
+	return nil
+}
+
+// liveSockets are those of executors, which are there while these run.
+func (i *instance) liveSockets() ([]string, error) {
+	return filepath.Glob(filepath.Join(i.socketsDir(), "*.sock"))
 }
 
 // refusePurge refuses to remove the data while there are workspaces: destroying those is an
@@ -134,7 +156,7 @@ func (i *instance) refusePurge(ctx context.Context) error {
 // daemon has ended and executors still run, it is started again for that.
 func (a *app) stopWorkspaces(ctx context.Context, i *instance) error {
 	if _, ok := i.isUp(ctx, upView{}); !ok {
-		live, err := filepath.Glob(filepath.Join(i.socketsDir(), "*.sock"))
+		live, err := i.liveSockets()
 		if err != nil || len(live) == 0 {
 			return nil
 		}
@@ -143,16 +165,34 @@ func (a *app) stopWorkspaces(ctx context.Context, i *instance) error {
 			return fmt.Errorf("cannot stop the workspaces that may still run: %w; mend that and run this again", err)
 		}
 	}
+	// A create that is under way ends in a workspace that runs: what is there is looked at again.
+	for round := 1; ; round++ {
+		left, err := a.stopListed(ctx, i)
+		if err != nil || left == 0 {
+			return err
+		}
+		if round == stopRounds {
+			return fmt.Errorf("cannot stop every workspace: %s were begun or started meanwhile; end what does that, and run this again: %w",
+				counted(left, "workspace"), errdefs.ErrUnavailable)
+		}
+	}
+}
+
+// stopRounds is how often down looks for workspaces to stop.
+const stopRounds = 5
+
+// stopListed stops every workspace that is not stopped, whatever its state, and reports how many there were.
+func (a *app) stopListed(ctx context.Context, i *instance) (found int, err error) {
 	ws, client, err := i.list(ctx)
 	if err != nil {
-		return fmt.Errorf("cannot list the workspaces to stop: %w", err)
+		return 0, fmt.Errorf("cannot list the workspaces to stop: %w", err)
 	}
 	defer client.Close()
-	ws = slices.DeleteFunc(ws, func(w *carrelv1.Workspace) bool { return w.GetState() != "running" })
+	ws = slices.DeleteFunc(ws, func(w *carrelv1.Workspace) bool { return w.GetState() == string(workspace.StateStopped) })
 	if len(ws) == 0 {
-		return nil
+		return 0, nil
 	}
-	a.progress("Stopping %s.", counted(len(ws), "running workspace"))
+	a.progress("Stopping %s.", counted(len(ws), "workspace"))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(8)
 	for _, w := range ws {
@@ -164,7 +204,7 @@ func (a *app) stopWorkspaces(ctx context.Context, i *instance) error {
 			return nil
 		})
 	}
-	return g.Wait()
+	return len(ws), g.Wait()
 }
 
 // restart starts the parts of an instance that have ended.

@@ -79,6 +79,9 @@ func Run(ctx context.Context, args, environ []string, s Streams) error {
 		_, err := io.WriteString(s.Out, config.Sample())
 		return err
 	}
+	if o.printMarks {
+		return printMarks(ctx, s.Out)
+	}
 	var at paths.Paths
 	sources := config.Sources{Flags: o.settings, Environ: environ, File: o.file}
 	if o.rootless {
@@ -255,7 +258,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 		signing.Countersign = rt.Countersign
 		defer closing("connection to the broker", rt.CloseBroker)
 	}
-	audited, checkpoints, err := openRecord(ctx, cfg, o, db, reserve, signing)
+	audited, checkpoints, err := openRecord(ctx, cfg, o, db, reserve, signing, log)
 	if err != nil {
 		return err
 	}
@@ -277,13 +280,11 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 			return g.Reserve(ctx, name, endpoint, model)
 		},
 	})
-	defer closing("ways out", func() error {
+	defer closing("ways out", func() error { // where the start failed before the gate, which closes them itself
 		out.Shutdown()
-		if g == nil {
-			return nil
-		}
-		return g.Models.Close(context.WithoutCancel(ctx)) // what the ways have told last
+		return nil
 	})
+	var handled requests
 	disk := diskreserve.NewGauge(stateDir(cfg), log, audited, db, reserve)
 	disk.Look(ctx, time.Now()) // a daemon that starts on a full disk is in that state from the start
 	var written atomic.Pointer[func() []*runbooks.Runbook]
@@ -327,6 +328,8 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 		Models:        out.Conf,
 		ModelCounted:  func(endpoint string, refused bool, tokens int64) { seen.model(out.Conf(), endpoint, refused, tokens) },
 		Ways:          out,
+		Requests:      handled.wait,
+		CutWays:       out.Shutdown,
 		Disk:          disk,
 		Sealer:        sealer,
 		TokensRevoked: func(ids []string) { tokens.Revoked(ids) },
@@ -367,10 +370,12 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	surface := api.NewServer(g, opts)
 	tools.Bind(g, surface)
 	near := surface.HTTPServer(peers.ConnContext)
+	near.Handler = handled.of(near.Handler)
 	servers, failed := []*http.Server{near}, make(chan error, 3)
 	go func() { failed <- near.Serve(authn.Fair(l)) }()
 	if far != nil {
 		server := surface.TLSServer(far.keys.Certificate)
+		server.Handler = handled.of(server.Handler)
 		servers = append(servers, server)
 		go func() { failed <- server.ServeTLS(api.Strangers(far), "", "") }()
 		log.Info("serving over TLS", "address", far.address, "fingerprint", opts.Fingerprint)
@@ -382,6 +387,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 			return errors.Join(err, near.Close())
 		}
 		defer end()
+		server.Handler = handled.of(server.Handler)
 		servers = append(servers, server)
 		go func() { failed <- e2bAt.serve(server) }()
 		log.Info("serving programs of E2B", "url", e2bAt.url())
@@ -408,9 +414,11 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	giveBack()
 
 	var broken error
+	left := len(servers)
 	select {
 	case err := <-failed:
-		return fmt.Errorf("cannot serve the API: %w", err)
+		left--
+		broken = fmt.Errorf("cannot serve the API: %w", err)
 	case <-ctx.Done():
 	case <-idle:
 		log.Info("nothing runs and nobody is connected", "for", cfg.IdleExit)
@@ -427,9 +435,9 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	g.StopAsking()
 	stop(ctx, cfg.StopTimeout, surface, servers, log)
 	b.own.stopAll(ctx, g, log)
-	for range servers {
+	for range left {
 		if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("cannot serve the API: %w", err)
+			broken = errors.Join(broken, fmt.Errorf("cannot serve the API: %w", err))
 		}
 	}
 	return broken

@@ -33,6 +33,7 @@ type options struct {
 	printConfig  bool
 	printSample  bool
 	verifyAudit  bool
+	printMarks   bool
 	acceptDamage bool
 }
 
@@ -60,6 +61,10 @@ func (o *options) flags() *flag.FlagSet {
 	f.BoolVar(&o.version, "version", false, "print the version and exit")
 	f.BoolVar(&o.printConfig, "print-config", false, "print every setting with its value and source, and exit")
 	f.BoolVar(&o.verifyAudit, "verify-audit", false, "verify the audit log without a running daemon, and exit")
+	f.BoolVar(
+		&o.printMarks, "print-audit-marks", false, "print what the database that is open as descriptor 3, with its log as 4, knows of the audit "+
+			"log, and exit; --verify-audit runs this as the daemon's user",
+	)
 	f.BoolVar(&o.acceptDamage, "accept-audit-damage", false, "keep a damaged audit log aside and begin a new one that says so")
 	f.BoolVar(&o.printSample, "print-sample", false, "print a configuration file with every setting and its default, commented out, and exit")
 	o.settings = config.RegisterFlags(f)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -60,6 +61,7 @@ func openReserve(cfg *config.Config) (*diskreserve.Reserve, error) {
 // --accept-audit-damage was given.
 func openRecord(
 	ctx context.Context, cfg *config.Config, o options, db *store.Store, reserve *diskreserve.Reserve, signing audit.CheckpointOptions,
+	log *slog.Logger,
 ) (*audit.Log, *audit.Checkpoints, error) {
 	mark, known, err := audits.LoadMark(ctx, db)
 	if err != nil {
@@ -68,6 +70,11 @@ func openRecord(
 	opening := audit.Options{
 		Path: auditPath(cfg), Since: mark, Known: known, AcceptDamage: o.acceptDamage, MaxSize: cfg.AuditMaxSize, MaxAge: cfg.AuditMaxAge,
 		Room: diskreserve.Share(stateDir(cfg), recordRoom, recordPart), Reserve: reserve,
+		Reopened: func(ctx context.Context, m audit.Mark) error {
+			log.Warn("the audit log goes on behind the end of an earlier version, which wrote more than it should; a record says so",
+				"found", m.Late.Text())
+			return audits.KeepMark(ctx, db, m)
+		},
 	}
 	signing.Room = opening.Room / checkpointPart
 	record, err := audit.Open(ctx, opening)
@@ -104,8 +111,8 @@ func explainDamage(err error) error {
 // maxKey bounds a file with a public key, in bytes.
 const maxKey = 1 << 10
 
-// verifyAudit verifies the log without a running daemon: against its checkpoints, the anchor
-// and, as root, the broker's last signature.
+// verifyAudit verifies the log without a running daemon: against its checkpoints, the anchor, what the daemon's database
+// knows and, as root, the broker's last signature. Its verdict on what was written since the daemon's mark is a start's.
 func verifyAudit(ctx context.Context, w io.Writer, cfg *config.Config) error {
 	path := auditPath(cfg)
 	t := audit.Trust{Anchor: cfg.AuditAnchor}
@@ -133,6 +140,17 @@ func verifyAudit(ctx context.Context, w io.Writer, cfg *config.Config) error {
 	if t.Keys, err = checkpoint.ParseKeys(string(own), string(byBroker)); err != nil {
 		return err
 	}
+	if busy, err := audit.InUse(path); err != nil {
+		return err
+	} else if busy {
+		said += ", not against the database, which a daemon has open"
+	} else {
+		m, err := readMarks(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		t.Since, t.Known = m.Since, m.Known
+	}
 	v, err := audit.VerifyLog(ctx, path, t)
 	if err != nil {
 		return err
@@ -144,6 +162,11 @@ func verifyAudit(ctx context.Context, w io.Writer, cfg *config.Config) error {
 	if v.Removed > 0 {
 		if _, err := fmt.Fprintf(w, "records 1 to %d were removed by carrel as audit.retention says, which a signed record has; the log "+
 			"begins with record %d\n", v.Removed, v.Removed+1); err != nil {
+			return err
+		}
+	}
+	if v.Late != nil {
+		if _, err := fmt.Fprintf(w, "%s; the next start takes them over and records that\n", v.Late.Text()); err != nil {
 			return err
 		}
 	}

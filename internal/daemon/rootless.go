@@ -199,7 +199,7 @@ func (w *own) stopAll(ctx context.Context, g *compose.Flow, log *slog.Logger) {
 	}
 	var all errgroup.Group
 	all.SetLimit(8)
-	for _, x := range g.Due(func(x *workspace.Workspace) bool { return x.State == workspace.StateRunning }) {
+	for _, x := range g.Due(func(x *workspace.Workspace) bool { return x.State.Live() }) {
 		all.Go(func() error {
 			if _, err := g.Stop(context.WithoutCancel(ctx), principal.Self(), string(x.Name)); err != nil {
 				log.Error("cannot stop a workspace in order; it ends with this process", "workspace", x.Name, "error", err)

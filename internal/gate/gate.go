@@ -246,6 +246,9 @@ func (a *Admitted) Do(ctx context.Context, effect Effect) (err error) {
 	if err := x.g.lost(ctx, x.request.By); err != nil { // while it waited
 		return err
 	}
+	if x.row.Class == operation.Change {
+		defer x.g.begun()()
+	}
 	seq, err := x.intent(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot record what is about to be done, so it was not done: %w", err)

@@ -62,8 +62,20 @@ func (g *Gate) Later(f func()) {
 	g.mu.Unlock()
 }
 
-// Settle returns when everything that Later runs has ended.
+// Settle returns when everything has ended that Later runs, and each effect that was begun before Closing has its outcome.
+// It comes after Closing.
 func (g *Gate) Settle() { g.background.Wait() }
+
+// begun counts an effect that Settle waits for, until end.
+func (g *Gate) begun() (end func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return func() {} // part of what is waited for already, or too late
+	}
+	g.background.Add(1)
+	return g.background.Done
+}
 
 // Closing has Later run everything at once from here on.
 func (g *Gate) Closing() {

@@ -45,7 +45,7 @@ func (x *passing) deny(ctx context.Context, why error) error {
 		if rec = x.record.Denial(rec, why, untold); x.g.Charge(&x.request, rec) != nil {
 			return why // which is counted
 		}
-		_, err = x.record.Append(ctx, rec)
+		_, err = x.record.Append(context.WithoutCancel(ctx), rec) // it was refused, whoever waits to hear of it
 	}
 	if err != nil {
 		x.g.cfg.Log.Error("cannot record a denial", "principal", x.request.By, "action", x.row.Name, "error", err)

@@ -231,7 +231,10 @@ func (h *host) part(name string) (int, error) {
 }
 
 // kill ends a process at once and waits until it has ended.
-func kill(pid int) error {
+func kill(pid int) error { return end(pid, unix.SIGKILL) }
+
+// end sends a signal that ends a process, and waits until it has.
+func end(pid int, s unix.Signal) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
@@ -240,7 +243,7 @@ func kill(pid int) error {
 		return err
 	}
 	defer unix.Close(fd)
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+	if err := unix.PidfdSendSignal(fd, s, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return err
 	}
 	for {

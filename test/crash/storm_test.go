@@ -195,17 +195,17 @@ func (s *storm) run(args []string) bool {
 	return ok
 }
 
-// victim kills one process and reports of which kind, "" if there was none.
+// victim ends one process and reports of which kind, "" if there was none.
 func (s *storm) victim(t *testing.T, r *mrand.Rand) string {
 	t.Helper()
 	switch n := r.IntN(100); {
 	case n < 25:
-		return s.part(t, "broker")
+		return s.part(t, r, "broker")
 	case n < 50:
-		return s.part(t, "daemon")
+		return s.part(t, r, "daemon")
 	case n < 60: // both at once
-		s.part(t, "daemon")
-		return s.part(t, "broker")
+		s.part(t, r, "daemon")
+		return s.part(t, r, "broker")
 	case n < 76:
 		return s.executor(t)
 	case n < 88:
@@ -222,7 +222,10 @@ func (s *storm) victim(t *testing.T, r *mrand.Rand) string {
 	return ""
 }
 
-func (s *storm) part(t *testing.T, name string) string {
+// signals end a part: half of them at once, the others in order, as systemd, "carrel down" and Ctrl-C do.
+var signals = []unix.Signal{unix.SIGKILL, unix.SIGKILL, unix.SIGTERM, unix.SIGINT}
+
+func (s *storm) part(t *testing.T, r *mrand.Rand, name string) string {
 	t.Helper()
 	pid, err := s.h.part(name)
 	if err != nil {
@@ -233,8 +236,9 @@ func (s *storm) part(t *testing.T, name string) string {
 	if err != nil || !bytes.Contains(comm, []byte(s.h.data)) {
 		return ""
 	}
-	must(t, kill(pid))
-	s.count(name)
+	by := signals[r.IntN(len(signals))]
+	must(t, end(pid, by))
+	s.count(fmt.Sprintf("%s by %s", name, unix.SignalName(by)))
 	return name
 }
 

@@ -63,8 +63,12 @@ type Config struct {
 	Admission lifecycle.Admission
 	// Network reads what holds for the network of all workspaces again, when the policy has been. Optional.
 	Network func() error
-	// Ways are the ways out of what runs. Optional; they are shut down by their owner, behind Close.
+	// Ways are the ways out of what runs. Optional.
 	Ways lifecycle.Ways
+	// Close calls these, both optional, before it writes the last record. Requests returns when no surface is at work on a
+	// request, or ctx has ended. CutWays ends the ways out, and returns when their connections are recorded.
+	Requests func(ctx context.Context)
+	CutWays  func()
 	// Keeps says how a workspace is kept that has lived its time, as lifecycle.Config has it. Optional.
 	Keeps func(ctx context.Context, name id.Workspace) (workspace.State, error)
 	// Models is what holds for the models of the host at that time. Optional: without it no workspace uses one. ModelClock
@@ -152,12 +156,21 @@ type Flow struct {
 	gate     *gate.Gate
 	judge    *judge.Judge
 	runtimes runtime.ByBoundary
+	log      *slog.Logger
+	// writers are what records something, in the order in which they are waited for; see Close.
+	writers []writer
+}
+
+// writer is a part that records something. end returns when it does no more.
+type writer struct {
+	name string
+	end  func(ctx context.Context)
 }
 
 // New returns a flow. Recover is called before anything else.
 func New(cfg Config) *Flow {
 	records := record.NewWriter(cfg.Audit, cfg.Redact)
-	f := &Flow{judge: judge.New(cfg.Policy), Events: events.New(), runtimes: cfg.Runtimes}
+	f := &Flow{judge: judge.New(cfg.Policy), Events: events.New(), runtimes: cfg.Runtimes, log: cfg.Log}
 	f.Questions = approvals.New(approvals.Config{
 		Store: cfg.Store, Audit: cfg.Audit, Records: records, Judge: f.judge, Events: f.Events, Wait: cfg.ApprovalWait,
 		Separate: cfg.SeparateApprovals, Clock: cfg.ApprovalClock, Log: cfg.Log,
@@ -230,7 +243,24 @@ func New(cfg Config) *Flow {
 		Questions: f.Questions, Auditing: f.Auditing, Events: f.Events, KeepArchives: cfg.KeepArchives, KeepHomes: cfg.KeepHomes, Log: cfg.Log,
 		Disk: cfg.Disk, Network: network,
 	})
+	f.writers = f.inOrder(cfg)
 	return f
+}
+
+// inOrder are the writers: each of them may still be needed by those before it. A request may be a program of a task, a
+// task has models behind its way out, and a question about a connection is an operation.
+func (f *Flow) inOrder(cfg Config) []writer {
+	all := []writer{
+		{"tasks", func(context.Context) { f.CloseTasks() }},
+		{"operations", func(context.Context) { f.gate.Settle() }},
+	}
+	if cfg.CutWays != nil {
+		all = slices.Insert(all, 1, writer{"ways out of workspaces", func(context.Context) { cfg.CutWays() }})
+	}
+	if cfg.Requests != nil {
+		all = slices.Insert(all, 0, writer{"requests", cfg.Requests})
+	}
+	return all
 }
 
 // bindings give workspaces the secrets of their owners, nil without a Sealer.
@@ -325,9 +355,16 @@ func halfWay(open []audit.Record) map[id.Workspace]bool {
 	return names
 }
 
-// Close lets go of the executors, records the outcomes of what was attached and notes how far
-// the log is known. Nothing should call the flow any more: what does fails. It does not close
-// the audit log or the store.
+// closeWithin bounds how long Close waits for what may still record something.
+const closeWithin = 8 * time.Second
+
+// Close ends everything in the order in which it writes, and the record at last:
+//
+//	ports, executors ─► requests ─► tasks ─► ways out ─► operations ─► models ─► daemon.stopped ─► mark ─► checkpoint
+//
+// What has not ended in time is told of in the daemon's log. It cannot record anything behind the last record: the audit log
+// refuses that, and the next start closes what was left open. Nothing should call the flow any more: what does fails.
+// Close does not close the audit log or the store.
 func (f *Flow) Close(ctx context.Context) error {
 	var errs []error
 	f.gate.Closing()
@@ -335,7 +372,19 @@ func (f *Flow) Close(ctx context.Context) error {
 	for _, rt := range f.runtimes {
 		errs = append(errs, rt.Close())
 	}
-	f.CloseTasks()
-	f.gate.Settle()
-	return errors.Join(append(errs, f.Auditing.End(ctx))...)
+	within, cancel := context.WithTimeout(ctx, closeWithin)
+	defer cancel()
+	for _, w := range f.writers {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			w.end(within)
+		}()
+		select {
+		case <-done:
+		case <-within.Done():
+			f.log.Warn("the daemon does not wait any longer for what is at work", "what", w.name)
+		}
+	}
+	return errors.Join(append(errs, f.Models.Close(ctx), f.End(ctx))...)
 }

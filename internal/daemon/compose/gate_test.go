@@ -97,6 +97,9 @@ type house struct {
 	keepArchives time.Duration
 	// ways are the ways out of what runs; nil is none.
 	ways lifecycle.Ways
+	// requests and cutWays are what Close waits for; nil is nothing.
+	requests func(context.Context)
+	cutWays  func()
 	// host is what holds for the models of the host, and today the clock of their budgets; nil is the real one.
 	host  *conf.Config
 	tasks tasks.Patience
@@ -170,7 +173,8 @@ func (h *house) start() {
 		Archiver:    func() (*os.File, error) { return os.Open(os.DevNull) },
 		MaxArchives: h.maxArchives, ArchiveBytes: h.archiveBytes, KeepArchives: h.keepArchives,
 		Unpacking: archiver.Limits{Bytes: 1 << 30, Entries: 1000, Ratio: 1000},
-		Ways:      h.ways, Keeps: h.keeps, PortLinger: h.linger, FilePatience: h.still,
+		Requests:  h.requests, CutWays: h.cutWays,
+		Ways: h.ways, Keeps: h.keeps, PortLinger: h.linger, FilePatience: h.still,
 		Models: func() *conf.Config { return h.host }, ModelClock: h.today, TaskPatience: h.tasks, Tools: h.tools,
 		Sealer: sealer, SecretsChanged: func(_ context.Context, owner, name string) { h.changed = append(h.changed, owner+" "+name) },
 	})

@@ -295,6 +295,7 @@ func (q *Questions) Answer(ctx context.Context, p principal.Principal, name id.A
 		}
 	}
 	shown := shownOf(a)
+	ctx = context.WithoutCancel(ctx) // an answer that is recorded counts, whoever waits to hear of it
 	if _, err := q.cfg.Records.Append(ctx, answerRecord(q.clean(replied), shown.Question, p)); err != nil {
 		return approval.View{}, fmt.Errorf("cannot record the answer, so it does not count: %w", err)
 	}

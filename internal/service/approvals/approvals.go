@@ -238,7 +238,8 @@ func (q *Questions) ask(ctx context.Context, x *gate.Question, ask approval.Ask)
 		return o, err
 	}
 	crashpoint.Here("daemon.approval.requested")
-	if err := q.cfg.Store.Ask(ctx, kept); err != nil {
+	// What is recorded is kept, so that it gets an end: whoever asked may have left.
+	if err := q.cfg.Store.Ask(context.WithoutCancel(ctx), kept); err != nil {
 		q.waiting.finish(a.ID, false)
 		return o, err
 	}
@@ -407,7 +408,7 @@ func (h Here) Ask(ctx context.Context, x *gate.Question) (gate.Pass, error) {
 	if a, err = a.Reply(by, true, kind, reason, time.Now()); err != nil {
 		return gate.Pass{}, gate.Refuse(err)
 	}
-	if _, err := h.Records.Append(ctx, answerRecord(a, questionOf(x), by)); err != nil {
+	if _, err := h.Records.Append(context.WithoutCancel(ctx), answerRecord(a, questionOf(x), by)); err != nil {
 		return gate.Pass{}, fmt.Errorf("cannot record the answer, so it was not done: %w", err)
 	}
 	if a, err = a.Spend(subject, time.Now()); err != nil {

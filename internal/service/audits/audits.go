@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"sync"
@@ -35,7 +36,7 @@ const (
 	markEvery = 4096
 
 	started = "daemon.started"
-	stopped = "daemon.stopped"
+	stopped = audit.Stopped
 )
 
 // Config holds the dependencies of New. All but Checkpoints are required, if not said otherwise.
@@ -68,6 +69,7 @@ type Auditing struct {
 	intents  atomic.Int64
 	unsigned atomic.Bool // the last checkpoint failed
 	marking  sync.Mutex
+	ended    bool // the last mark is kept, or no more are; under marking
 }
 
 // New returns the keeper of an audit log.
@@ -79,8 +81,21 @@ const metaKnown = "audit_known"
 // LoadMark returns what the store last noted of the audit log, and the record that was the last one when
 // the store was changed, for audit.Open.
 func LoadMark(ctx context.Context, s *store.Store) (m audit.Mark, known audit.Head, err error) {
+	return decode(func(name string) (string, error) { return s.Meta(ctx, name) })
+}
+
+// PeekMark is LoadMark for a database that nobody has open, and its write-ahead log; see store.Peek.
+func PeekMark(ctx context.Context, db, wal io.Reader) (m audit.Mark, known audit.Head, err error) {
+	values, err := store.Peek(ctx, db, wal, metaMark, metaKnown)
+	if err != nil {
+		return m, known, err
+	}
+	return decode(func(name string) (string, error) { return values[name], nil })
+}
+
+func decode(meta func(name string) (string, error)) (m audit.Mark, known audit.Head, err error) {
 	for name, into := range map[string]any{metaMark: &m, metaKnown: &known} {
-		text, err := s.Meta(ctx, name)
+		text, err := meta(name)
 		if err == nil && text != "" {
 			err = json.Unmarshal([]byte(text), into)
 		}
@@ -109,26 +124,29 @@ func Part(ctx context.Context, s *store.Store, now time.Time) error {
 	return s.SetMeta(ctx, metaParted, now.UTC().Format(time.RFC3339))
 }
 
-// mark notes how far the audit log is known. What lies before is not read again at the next
-// start, and a log that ends before has been cut. ended says that nothing is written behind it
-// until the next start.
-func (a *Auditing) mark(ctx context.Context, ended bool) error {
-	a.marking.Lock()
-	defer a.marking.Unlock()
-	m, err := a.cfg.Audit.Mark()
-	if err != nil {
-		return err
-	}
-	m.Ended = ended
+// KeepMark has the store note how far the log is known: what lies before the mark is not read again at the next start,
+// and a log that ends before has been cut.
+func KeepMark(ctx context.Context, s *store.Store, m audit.Mark) error {
 	text, err := json.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("cannot note how far the audit log is known: %w", err)
 	}
-	return a.cfg.Store.SetMeta(ctx, metaMark, string(text))
+	return s.SetMeta(ctx, metaMark, string(text))
 }
 
-// Mark notes how far the log is known.
-func (a *Auditing) Mark(ctx context.Context) error { return a.mark(ctx, false) }
+// Mark notes how far the log is known. It changes nothing once the log has ended.
+func (a *Auditing) Mark(ctx context.Context) error {
+	a.marking.Lock()
+	defer a.marking.Unlock()
+	if a.ended {
+		return nil
+	}
+	m, err := a.cfg.Audit.Mark()
+	if err != nil {
+		return err
+	}
+	return KeepMark(ctx, a.cfg.Store, m)
+}
 
 // CountIntent notes the mark now and then, away from the request that is due.
 func (a *Auditing) CountIntent() {
@@ -136,7 +154,7 @@ func (a *Auditing) CountIntent() {
 		return
 	}
 	a.cfg.Gate.Later(func() {
-		if err := a.mark(context.Background(), false); err != nil {
+		if err := a.Mark(context.Background()); err != nil {
 			a.cfg.Log.Error("cannot note how far the audit log is known", "error", err)
 		}
 	})
@@ -160,7 +178,7 @@ func (a *Auditing) Begin(ctx context.Context) (open []audit.Record, err error) {
 		return nil, err
 	}
 	// From here on the log may be longer than the last stop left it.
-	if err := a.mark(ctx, false); err != nil {
+	if err := a.Mark(ctx); err != nil {
 		return nil, err
 	}
 	seq, err := a.cfg.Audit.Append(ctx, a.lifecycle(started))
@@ -197,17 +215,26 @@ func (a *Auditing) sum() {
 	}
 }
 
-// End records that the daemon stops, and signs the end of the log.
+// End records that the daemon stops, as the last record that the log takes, and signs the end of the log. What might still
+// record something has to have ended: it is refused from here on.
 func (a *Auditing) End(ctx context.Context) error {
 	a.sum()
-	_, err := a.cfg.Audit.Append(ctx, a.lifecycle(stopped))
-	if merr := a.mark(ctx, true); err == nil {
-		err = merr
-	}
+	err := a.end(ctx)
 	if a.cfg.Checkpoints != nil {
 		if _, cerr := a.cfg.Checkpoints.Make(ctx); cerr != nil {
 			a.cfg.Log.Error("cannot sign the end of the audit log as it should be; the next start does", "error", cerr)
 		}
 	}
 	return err
+}
+
+func (a *Auditing) end(ctx context.Context) error {
+	a.marking.Lock()
+	defer a.marking.Unlock()
+	a.ended = true
+	m, err := a.cfg.Audit.End(ctx, a.lifecycle(stopped))
+	if err != nil {
+		return err
+	}
+	return KeepMark(ctx, a.cfg.Store, m)
 }

@@ -95,7 +95,7 @@ func (a *Auditing) Forget(ctx context.Context, now time.Time) error {
 	}
 	crashpoint.Here("daemon.remove.recorded")
 	// A start must not look for a record that is gone.
-	if err := a.mark(ctx, false); err != nil {
+	if err := a.Mark(ctx); err != nil {
 		return err
 	}
 	if err := a.checkpoint(ctx); err != nil {

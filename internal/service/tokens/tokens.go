@@ -216,6 +216,8 @@ func (t *Tokens) Login(ctx context.Context, from string, by principal.Principal,
 		if err := t.cfg.Gate.Charge(r, rec); err != nil {
 			return fmt.Errorf("cannot record the login, so it was refused: %w", err)
 		}
+	} else {
+		ctx = context.WithoutCancel(ctx) // it was refused, whoever waits to hear of it
 	}
 	if _, err = of.Append(ctx, rec); err != nil {
 		if ctx.Err() == nil { // the client is there still

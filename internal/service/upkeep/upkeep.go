@@ -395,7 +395,7 @@ func (u *Upkeep) ReloadPolicy(ctx context.Context, p principal.Principal) (was, 
 			rec.Status, rec.Error, rec.ErrorKind = audit.StatusFailed, record.Clip(err.Error()), record.KindOf(err)
 		}
 		rec.Data, _ = json.Marshal(loaded{"policy.load", was, now, rules}) // texts and a number always marshal
-		_, aerr := u.cfg.Records.Append(ctx, rec)
+		_, aerr := u.cfg.Records.Append(context.WithoutCancel(ctx), rec)   // also that they could not be used
 		return aerr
 	})
 	if err != nil {

@@ -161,6 +161,9 @@ func TestAttacks(t *testing.T) {
 				t.Errorf("found %+v (%s), want %+v", got, v.Bad.Detail, a.want)
 			}
 			l, err := audit.Open(t.Context(), audit.Options{Path: d.path})
+			if errors.Is(err, audit.ErrDamaged) {
+				return // the chain shows it
+			}
 			if err != nil {
 				t.Fatal(err)
 			}

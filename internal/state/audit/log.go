@@ -103,6 +103,7 @@ type Log struct {
 	// err is set by the first failure and never cleared.
 	err    error
 	closed bool
+	ended  bool // End was called: nothing is queued any more
 
 	timer *time.Timer
 	armed bool
@@ -257,6 +258,9 @@ func (l *Log) queue(r *Record, rest []byte) (int64, error) {
 		return 0, l.err
 	case l.closed:
 		return 0, l.errClosed()
+	case l.ended:
+		return 0, fmt.Errorf("cannot append to the audit log %s: its last record is written, because the daemon is ending: %w",
+			l.path, errdefs.ErrUnavailable)
 	}
 	now := r.Time
 	if now.IsZero() {

@@ -10,8 +10,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -35,6 +37,9 @@ type Options struct {
 	// name, and starts a new chain whose first record says so. Without it Open
 	// refuses a damaged log.
 	AcceptDamage bool
+	// Reopened keeps another mark where Since was kept; optional. Open calls it before it writes anything behind an
+	// end, if it takes records for a daemon's that its mark does not know: see Late.
+	Reopened func(ctx context.Context, m Mark) error
 
 	// A file is full at MaxSize bytes, or when its first record has the age MaxAge. The next
 	// record then begins another file. 0 means no bound.
@@ -53,20 +58,19 @@ type Options struct {
 // ErrDamaged is wrapped by the errors of Open that AcceptDamage would accept.
 var ErrDamaged = errors.New("the audit log is damaged")
 
-// Open opens the log for appending and creates it if it is missing. It reads
-// the end and what was written since the mark. Bytes after the last newline were
-// never acknowledged: Open cuts them off and writes a repair record with their
-// number and hash.
+// Open opens the log for appending and creates it if it is missing. It verifies what was written since the mark, as
+// VerifyLog does with all. Bytes after the last newline were never acknowledged: Open cuts them off and writes a repair
+// record with their number and hash. Another says which records it has taken for an earlier daemon's: see Late.
 //
 // Errors: failed_precondition if another process has the log open or its permissions
-// are too wide; data_loss and ErrDamaged if its last record does not hold or it lacks
-// the record of the mark.
+// are too wide; data_loss and ErrDamaged if the log since the mark does not hold, lacks
+// the record of the mark, or has something behind the end of a daemon.
 func Open(ctx context.Context, o Options) (*Log, error) {
 	f, err := openLocked(o.Path)
 	if err != nil {
 		return nil, err
 	}
-	l, repair, err := inspect(f, o)
+	l, repair, err := examine(ctx, f, &o)
 	if errors.Is(err, ErrDamaged) && o.AcceptDamage {
 		o.Since, o.Known = Mark{}, Head{}
 		if f, repair, err = setAside(f, o.Path, err); err != nil {
@@ -84,6 +88,99 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
+}
+
+// examine judges the log, and then cuts off its torn end. A log that it refuses stays as it was. Of a log that it accepts
+// with late records o.Since is what Reopened was told.
+func examine(ctx context.Context, f *os.File, o *Options) (*Log, *Mended, error) {
+	l, data, err := inspect(f, *o)
+	if errors.Is(err, ErrDamaged) { // its very end: the verifier says what it is
+		if v, verr := VerifyLog(ctx, o.Path, Trust{Since: o.Since, Known: o.Known}); verr == nil && v.Bad != nil && v.Bad.Harm != Torn {
+			err = damaged(o.Path, v.Bad.Detail)
+		}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	late, err := l.judge(ctx, *o)
+	if err == nil && o.Since.Ended && l.size < data {
+		err = damaged(o.Path, fmt.Sprintf("the daemon stopped at record %d and did not write what follows: a forged append", o.Since.Head.Seq))
+	}
+	if err == nil && late != nil {
+		err = l.reopened(ctx, o, late)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	repair, err := l.cutOff(f, data)
+	if late = o.Since.Late; late != nil && err == nil && !l.saysLate(o.Since.Head.Seq+1) {
+		if repair == nil {
+			repair = &Mended{}
+		}
+		repair.Late = late
+	}
+	return l, repair, err
+}
+
+// saysLate reports whether a record says which late records were taken over.
+func (l *Log) saysLate(seq int64) bool {
+	if l.durable.Seq < seq {
+		return false
+	}
+	line, err := l.line(seq)
+	if err != nil {
+		return false
+	}
+	r, err := Decode(line)
+	var m Mended
+	return err == nil && r.Type == Repair && json.Unmarshal(r.Data, &m) == nil && m.Late != nil
+}
+
+// judge verifies the log from the record of the mark on.
+func (l *Log) judge(ctx context.Context, o Options) (*Late, error) {
+	c := chain{next: 1, prev: []byte(Genesis)}
+	if err := c.knows(l.path, Trust{Since: o.Since, Known: o.Known}); err != nil {
+		return nil, err
+	}
+	from := o.Since.Head.Seq
+	var files []span
+	for _, f := range l.full {
+		if f.last >= from {
+			files = append(files, span{path: f.path, size: -1})
+		}
+	}
+	files = append(files, span{path: l.path, size: l.size, open: l.f})
+	if from > 0 {
+		first, err := files[0].behind(from)
+		if err != nil {
+			return nil, damaged(l.path, fmt.Sprintf("record %d cannot be found where it was written (%v)", from, err))
+		}
+		files[0], c.next, c.prev = first, from, nil
+		for len(c.known) > 0 && c.known[0].Seq < from {
+			c.known = c.known[1:]
+		}
+	} else if err := c.begin(l.path, files[0]); err != nil {
+		return nil, err
+	}
+	c.removable = c.gone // the checkpoints say whether they may be missing
+	v, err := c.walkFiles(ctx, files, nil)
+	if err == nil && v.Bad != nil {
+		err = damaged(l.path, v.Bad.Detail)
+	}
+	return v.Late, err
+}
+
+// reopened has the mark reach behind late records, before anything follows them.
+func (l *Log) reopened(ctx context.Context, o *Options, late *Late) error {
+	m := Mark{Head: l.durable, Late: late}
+	err := l.catchUp(ctx, o.Since)
+	m.Open = slices.Sorted(maps.Keys(l.open))
+	clear(l.open)
+	if err == nil && o.Reopened != nil {
+		err = o.Reopened(ctx, m)
+	}
+	o.Since, o.Known = m, Head{}
+	return err
 }
 
 // noteRepair writes a repair record, unless repair is nil.
@@ -106,6 +203,8 @@ type Mended struct {
 	// SetAside is where a damaged log was kept, and Damage what was wrong with it.
 	SetAside string `json:"set_aside,omitempty"`
 	Damage   string `json:"damage,omitempty"`
+	// Late were found behind the end of a daemon, and taken for its own.
+	Late *Late `json:"late,omitempty"`
 }
 
 // openLocked opens path, checks who may write it and takes its lock.
@@ -177,39 +276,39 @@ func syncDir(dir string) error {
 	return nil
 }
 
-// inspect finds the end of the chain, cuts a torn tail and makes the Log.
-func inspect(f *os.File, o Options) (*Log, *Mended, error) {
+// inspect finds the end of the chain and makes the Log. data is where the file's bytes end, behind the log's size if its end
+// is torn. It changes nothing.
+func inspect(f *os.File, o Options) (l *Log, data int64, err error) {
 	fi, err := f.Stat()
 	if err != nil {
-		return nil, nil, fmt.Errorf("cannot open the audit log: %w", err)
+		return nil, 0, fmt.Errorf("cannot open the audit log: %w", err)
 	}
-	data, err := dataEnd(f, fi.Size())
+	data, err = dataEnd(f, fi.Size())
 	if err != nil {
-		return nil, nil, err
+		return nil, 0, err
 	}
 	size := data
 	if o.Room > 0 && !o.Since.Ended { // a clean stop left no group half written
 		if size, err = firstZero(f, data); err != nil {
-			return nil, nil, err
+			return nil, 0, err
 		}
 	}
 	if size, err = endOfLines(f, size); err != nil {
-		return nil, nil, err
+		return nil, 0, err
 	}
-	// Judged before anything is cut, so that a refused log stays as it was.
 	head, err := lastHead(f, size, o.Path)
 	if err != nil {
-		return nil, nil, err
+		return nil, 0, err
 	}
 	full, first, err := fullBefore(f, o.Path, size)
 	if err != nil {
-		return nil, nil, err
+		return nil, 0, err
 	}
 	real, err := newFile(f)
 	if err != nil {
-		return nil, nil, err
+		return nil, 0, err
 	}
-	l := &Log{
+	l = &Log{
 		f: real, path: o.Path, seq: head.Seq, durable: head, size: size, open: make(map[int64]struct{}), failed: make(chan struct{}),
 		full: full, first: first.Seq, maxSize: o.MaxSize, maxAge: o.MaxAge, cut: -1, wrap: o.wrap,
 	}
@@ -222,37 +321,32 @@ func inspect(f *os.File, o Options) (*Log, *Mended, error) {
 	if o.wrap != nil {
 		l.f = o.wrap(l.f)
 	}
-	if err := l.expect(o.Since.Head); err != nil {
-		return nil, nil, err
-	}
-	if o.Known.Seq > o.Since.Head.Seq { // else the mark says as much
-		if err := l.expect(o.Known); err != nil {
-			return nil, nil, err
-		}
-	}
-	if o.Since.Ended && (l.durable.Seq > o.Since.Head.Seq || size < data) {
-		return nil, nil, damaged(o.Path, fmt.Sprintf("the daemon stopped at record %d and did not write what follows: a forged append",
-			o.Since.Head.Seq))
-	}
+	return l, data, nil
+}
+
+// cutOff cuts off what stands between the last line and data.
+func (l *Log) cutOff(f *os.File, data int64) (*Mended, error) {
+	size := l.size
 	if size == data {
-		return l, nil, nil
+		return nil, nil
 	}
 	h := sha256.New()
 	if _, err := io.Copy(h, io.NewSectionReader(f, size, data-size)); err != nil {
-		return nil, nil, fmt.Errorf("cannot read the torn end of the audit log: %w", err)
+		return nil, fmt.Errorf("cannot read the torn end of the audit log: %w", err)
 	}
 	if err := f.Truncate(size); err != nil {
-		return nil, nil, fmt.Errorf("cannot cut the torn end off the audit log: %w", err)
+		return nil, fmt.Errorf("cannot cut the torn end off the audit log: %w", err)
 	}
 	if err := f.Sync(); err != nil {
-		return nil, nil, fmt.Errorf("cannot cut the torn end off the audit log: %w", err)
+		return nil, fmt.Errorf("cannot cut the torn end off the audit log: %w", err)
 	}
-	if fi, err = f.Stat(); err != nil {
-		return nil, nil, fmt.Errorf("cannot open the audit log: %w", err)
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the audit log: %w", err)
 	}
 	l.ahead.Has(fi)
 	l.zeroed = size
-	return l, &Mended{CutBytes: data - size, CutSHA256: hex.EncodeToString(h.Sum(nil))}, nil
+	return &Mended{CutBytes: data - size, CutSHA256: hex.EncodeToString(h.Sum(nil))}, nil
 }
 
 // endOfLines returns the offset after the last newline before size.
@@ -293,25 +387,6 @@ func lastHead(f io.ReaderAt, size int64, path string) (Head, error) {
 		return Head{}, damaged(path, "its last record was changed after it was written, or is no record")
 	}
 	return Head{Seq: fr.seq, Hash: string(fr.hash)}, nil
-}
-
-// expect checks that the log holds the record that want names.
-func (l *Log) expect(want Head) error {
-	if want.Seq == 0 {
-		return nil
-	}
-	if l.durable.Seq < want.Seq {
-		return damaged(l.path, fmt.Sprintf("it ends at record %d, and record %d had been written: its end was cut off",
-			l.durable.Seq, want.Seq))
-	}
-	line, err := l.line(want.Seq)
-	if err != nil {
-		return err
-	}
-	if fr, ok := parseFrame(line); !ok || string(fr.hash) != want.Hash {
-		return damaged(l.path, fmt.Sprintf("record %d is not the one that was written: the log was replaced", want.Seq))
-	}
-	return nil
 }
 
 func damaged(path, what string) error {

@@ -7,6 +7,9 @@ import (
 	"os"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/carrel-dev/carrel/internal/linux/untrustedfile"
 )
 
 // InPlace returns nil if the log's name leads to the file that this process writes. If it does
@@ -59,4 +62,18 @@ func (l *Log) inPlace() error {
 	close(l.failed)
 	l.announce()
 	return l.err
+}
+
+// InUse reports whether a daemon has the log at path open.
+func InUse(path string) (bool, error) {
+	f, err := untrustedfile.Open(path)
+	if err != nil {
+		return false, fmt.Errorf("cannot open the audit log: %w", err)
+	}
+	defer f.Close()
+	err = lockFile(f, unix.LOCK_SH|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return true, nil
+	}
+	return false, err
 }

@@ -369,6 +369,9 @@ func (c *chain) begin(path string, first span) error {
 	}
 	c.next, c.prev, c.tree = seq, []byte(b.Hash), b.frontier()
 	c.gone, c.good, c.v.Removed = b.To, b.To, b.To
+	for len(c.known) > 0 && c.known[0].Seq <= b.To {
+		c.known = c.known[1:]
+	}
 	for len(c.marks) > 0 && c.marks[0].Size < b.To {
 		c.marks = c.marks[1:] // their records are not there to be checked
 	}

@@ -56,7 +56,11 @@ func (s *Shared) with(ctx context.Context, f func(*Log) error) error {
 	if err != nil {
 		return err
 	}
-	l, repair, err := inspect(file, Options{Path: s.path})
+	var repair *Mended
+	l, data, err := inspect(file, Options{Path: s.path})
+	if err == nil {
+		repair, err = l.cutOff(file, data)
+	}
 	if err == nil {
 		err = l.noteRepair(ctx, repair)
 	}

@@ -24,6 +24,9 @@ import (
 type Trust struct {
 	// Expect is a record that the log is known to have reached.
 	Expect Head
+	// Since and Known are what the daemon's database has of the log; see Options.
+	Since Mark
+	Known Head
 	// Keys are the public keys whose signatures count. Without the log's key its checkpoints
 	// are ignored, which the verdict shows.
 	Keys checkpoint.Keys
@@ -68,6 +71,26 @@ type span struct {
 	path string
 	size int64
 	open io.ReaderAt // if it is open already; then size counts
+	skip int64       // so many bytes at its beginning do not count
+}
+
+// behind is the part of a file from a record on.
+func (s span) behind(seq int64) (span, error) {
+	p := part{path: s.path, f: s.open, end: s.size}
+	if s.open == nil {
+		f, err := untrustedfile.Open(s.path)
+		if err != nil {
+			return s, err
+		}
+		defer f.Close()
+		p.f = f
+		if p.end, err = endOf(f); err != nil {
+			return s, err
+		}
+	}
+	at, err := p.seek(seq, p.end)
+	s.skip = at
+	return s, err
 }
 
 // filesOf lists the files of the log at path in order: the full ones and the current one.
@@ -77,22 +100,53 @@ func filesOf(path string) ([]span, error) {
 		return nil, err
 	}
 	files := make([]span, 0, len(full)+1)
-	for _, f := range full {
-		files = append(files, span{f.path, -1, nil})
+	live, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the audit log: %w", err)
 	}
-	return append(files, span{path, -1, nil}), nil
+	for _, f := range full {
+		if fi, err := os.Stat(f.path); err == nil && os.SameFile(fi, live) {
+			continue // a rotation that was killed left a second name of the current file
+		}
+		files = append(files, span{path: f.path, size: -1})
+	}
+	return append(files, span{path: path, size: -1}), nil
 }
 
+// verifyFiles is what every verdict on a log comes from: that of a start too, which reads from the record on that
+// its mark names (see Log.judge).
 func verifyFiles(ctx context.Context, path string, files []span, t Trust) (Verdict, error) {
 	marks, forged, err := t.marks(path)
 	if err != nil {
 		return Verdict{}, err
 	}
-	c := chain{next: 1, prev: []byte(Genesis), expect: t.Expect, marks: marks, treePath: filepath.Join(filepath.Dir(path), treeName)}
+	c := chain{next: 1, prev: []byte(Genesis), marks: marks, treePath: filepath.Join(filepath.Dir(path), treeName)}
 	c.byBroker = slices.ContainsFunc(marks, func(m mark) bool { return m.Broker })
+	if err := c.knows(path, t); err != nil {
+		return Verdict{}, err
+	}
 	if err := c.begin(path, files[0]); err != nil {
 		return Verdict{}, err
 	}
+	return c.walkFiles(ctx, files, forged)
+}
+
+// knows has the chain hold to what is known of it beside its checkpoints.
+func (c *chain) knows(path string, t Trust) error {
+	c.known = knownOf(t.Since.Head, t.Known, t.Expect)
+	if !t.Since.Ended {
+		return nil
+	}
+	fi, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("cannot open the audit log: %w", err)
+	}
+	c.end = endOfMark(t.Since, t.Known, changedAt(fi))
+	return nil
+}
+
+// walkFiles checks the lines of files up to the end. forged is the first bad checkpoint.
+func (c *chain) walkFiles(ctx context.Context, files []span, forged *Bad) (_ Verdict, err error) {
 	more := c.v.Bad == nil
 	for i, s := range files {
 		if !more {
@@ -115,7 +169,7 @@ func verifyFiles(ctx context.Context, path string, files []span, t Trust) (Verdi
 func (c *chain) walkFile(ctx context.Context, s span, last bool) (bool, error) {
 	c.file, c.line, c.start = filepath.Base(s.path), 0, c.v.Bytes
 	if s.open != nil {
-		return c.walk(ctx, io.NewSectionReader(s.open, 0, s.size))
+		return c.walk(ctx, io.NewSectionReader(s.open, s.skip, s.size-s.skip))
 	}
 	f, err := untrustedfile.Open(s.path)
 	if err != nil {
@@ -133,17 +187,20 @@ func (c *chain) walkFile(ctx context.Context, s span, last bool) (bool, error) {
 		}
 	}
 	if whole == data {
-		return c.walk(ctx, io.NewSectionReader(f, 0, data))
+		return c.walk(ctx, io.NewSectionReader(f, s.skip, data-s.skip))
 	}
 	if whole, err = endOfLines(f, whole); err != nil {
 		return false, err
 	}
-	more, err := c.walk(ctx, io.NewSectionReader(f, 0, whole))
+	more, err := c.walk(ctx, io.NewSectionReader(f, s.skip, max(0, whole-s.skip)))
 	switch {
 	case !more || err != nil:
 		return more, err
-	case c.next <= c.expect.Seq || len(c.marks) > 0: // a record that was written follows, or should
+	case len(c.known) > 0 || len(c.marks) > 0: // a record that was written follows, or should
 		return c.walk(ctx, io.NewSectionReader(f, whole, data-whole))
+	case c.beyond(): // what is torn was not left by a daemon that ended
+		c.line++
+		return c.forged(""), nil
 	}
 	c.line++ // a page of what was written last did not reach the disk
 	return c.broken(&checkedLine{size: data - whole, harm: Torn}), nil
@@ -365,10 +422,10 @@ func (l *Log) verifyNow(ctx context.Context, t Trust) (Verdict, error) {
 	head, size, closed := l.durable, l.size, l.closed
 	var files []span
 	for _, f := range l.full {
-		files = append(files, span{f.path, -1, nil})
+		files = append(files, span{path: f.path, size: -1})
 	}
 	// A rotation may soon give its name to the next file.
-	files = append(files, span{l.path, size, l.f})
+	files = append(files, span{path: l.path, size: size, open: l.f})
 	l.mu.Unlock()
 	if closed {
 		return Verdict{}, l.errClosed()

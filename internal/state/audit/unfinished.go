@@ -17,6 +17,11 @@ type Mark struct {
 	Open []int64 `json:"open,omitempty"`
 	// Ended: Head is the last record, as after a clean stop.
 	Ended bool `json:"ended,omitempty"`
+	// Sealed: the log took no record behind Head from then on; see Log.End. Without it, Head was the last when the mark
+	// was taken, and the daemon may have written a little more: see Late.
+	Sealed bool `json:"sealed,omitempty"`
+	// Late were taken over behind an end without a seal, up to Head, and no record says so yet.
+	Late *Late `json:"late,omitempty"`
 }
 
 // Mark waits until every queued record is on disk, and returns the mark of that moment.
@@ -24,6 +29,32 @@ func (l *Log) Mark() (Mark, error) {
 	l.mu.Lock()
 	m := Mark{Head: l.queued(), Open: slices.Sorted(maps.Keys(l.open))}
 	return m, l.settle()
+}
+
+// End queues r as the last record that the log takes from this process: every later one is refused, as
+// unavailable, so that nothing follows the mark that End returns. It returns once r is on disk, with the errors of
+// Append. After an error there is no mark, but the log takes no more records all the same.
+func (l *Log) End(ctx context.Context, r Record) (Mark, error) {
+	if err := ctx.Err(); err != nil {
+		return Mark{}, fmt.Errorf("cannot end the audit log: %w", err)
+	}
+	if err := r.check(); err != nil {
+		return Mark{}, err
+	}
+	rest := r.appendRest(nil)
+	l.mu.Lock()
+	_ = l.unstall() // on a disk that is full still, the last lines wait with the others
+	_, err := l.queue(&r, rest)
+	l.ended = true
+	if err != nil {
+		l.mu.Unlock()
+		return Mark{}, err
+	}
+	m := Mark{Head: l.queued(), Open: slices.Sorted(maps.Keys(l.open)), Ended: true, Sealed: true}
+	if err := l.settle(); err != nil {
+		return Mark{}, err
+	}
+	return m, nil
 }
 
 // Unfinished returns the intents without an outcome, in order. Right after Open

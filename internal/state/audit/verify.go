@@ -2,12 +2,14 @@ package audit
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 
 	"golang.org/x/mod/sumdb/tlog"
 )
@@ -58,6 +60,8 @@ type Verdict struct {
 	// Removed counts the records that carrel removed from the front, as a signed record
 	// says; Records does not count them.
 	Removed int64
+	// Late are records behind the end of a daemon that are taken for its own, nil if there are none.
+	Late *Late
 }
 
 // Bad locates the first bad record and says what is wrong with it.
@@ -107,7 +111,7 @@ func (v Verdict) Finding() Finding {
 // contain, or the zero Head. The error is about reading; what is wrong with the
 // chain is in the verdict.
 func Verify(ctx context.Context, r io.Reader, expect Head) (Verdict, error) {
-	c := chain{next: 1, prev: []byte(Genesis), expect: expect}
+	c := chain{next: 1, prev: []byte(Genesis), known: knownOf(expect)}
 	more, err := c.walk(ctx, r)
 	if more && err == nil {
 		c.finish()
@@ -161,6 +165,8 @@ type checkedLine struct {
 	size int64
 	harm Harm // "" if the line is valid by itself
 	leaf tlog.Hash
+	// line are its bytes without the newline, until its block is filled again.
+	line []byte
 	// removed is the number of the last record that a removed record lists, else 0.
 	removed int64
 }
@@ -248,7 +254,7 @@ func (b *block) check() {
 		if i := bytes.IndexByte(line, '\n'); i >= 0 {
 			line, whole = line[:i], true
 		}
-		c := checkedLine{size: int64(len(line))}
+		c := checkedLine{size: int64(len(line)), line: line}
 		if whole {
 			c.size++
 		}
@@ -296,11 +302,14 @@ func checkLine(line []byte, whole bool) (frame, Harm) {
 
 // chain checks the links from line to line.
 type chain struct {
-	v      Verdict
-	next   int64  // seq expected
-	prev   []byte // hash that the next record must name
-	line   int64
-	expect Head
+	v    Verdict
+	next int64  // seq expected
+	prev []byte // hash that the next record must name
+	line int64
+	// known are records that were written, the first one first, as far as the walk has not met them.
+	known []Head
+	// end is where a daemon said that it ended, nil if none did; see end.go.
+	end *end
 	// gap is set when records are missing, to find out whether they come later.
 	gap bool
 	// file is the file being read, and start counts the bytes of the files before it.
@@ -345,6 +354,9 @@ func (c *chain) add(l *checkedLine) bool {
 		}
 		return true
 	}
+	if c.beyond() && (l.harm != "" || l.seq != c.next || !c.follows(l)) {
+		return c.forged("")
+	}
 	switch {
 	case l.harm != "":
 		return c.broken(l)
@@ -356,13 +368,15 @@ func (c *chain) add(l *checkedLine) bool {
 		return true
 	case l.seq < c.next:
 		return c.bad(l.seq, Inserted, "record %d occurs again after record %d: it was inserted or moved", l.seq, c.next-1)
-	case !bytes.Equal(l.prev, c.prev) && l.seq == 1:
+	case !c.follows(l) && l.seq == 1:
 		return c.bad(1, Replaced, "record 1 does not begin a chain: its prev_hash is not 64 zeros")
-	case !bytes.Equal(l.prev, c.prev):
+	case !c.follows(l):
 		return c.bad(l.seq, Replaced, "record %d does not name the hash of record %d: one of them was replaced and hashed anew",
 			l.seq, l.seq-1)
-	case l.seq == c.expect.Seq && string(l.hash) != c.expect.Hash:
+	case len(c.known) > 0 && l.seq == c.known[0].Seq && !c.meetKnown(l):
 		return c.bad(l.seq, Replaced, "record %d is valid but not the one that was written: the log was rewritten up to it", l.seq)
+	case c.end != nil && l.seq >= c.end.mark.Head.Seq && !c.atEnd(l):
+		return false
 	}
 	if c.marks != nil {
 		if l.removed > 0 {
@@ -401,12 +415,39 @@ func (c *chain) bad(seq int64, harm Harm, format string, args ...any) bool {
 	return false
 }
 
+// knownOf lists the records that are known, in order.
+func knownOf(heads ...Head) (known []Head) {
+	for _, h := range heads {
+		if h.Seq > 0 && !slices.Contains(known, h) {
+			known = append(known, h)
+		}
+	}
+	slices.SortStableFunc(known, func(a, b Head) int { return cmp.Compare(a.Seq, b.Seq) })
+	return known
+}
+
+// follows reports whether a line names the hash of the one before, which is not known of the first of a walk that begins with
+// a known record.
+func (c *chain) follows(l *checkedLine) bool { return c.prev == nil || bytes.Equal(l.prev, c.prev) }
+
+// meetKnown compares a line with what is known of it.
+func (c *chain) meetKnown(l *checkedLine) bool {
+	for len(c.known) > 0 && c.known[0].Seq == l.seq {
+		if c.known[0].Hash != string(l.hash) {
+			return false
+		}
+		c.known = c.known[1:]
+	}
+	return true
+}
+
 // finish checks whether the chain ends too early.
 func (c *chain) finish() {
 	defer c.allowed()
-	if c.v.Bad == nil && c.next <= c.expect.Seq {
+	if c.v.Bad == nil && len(c.known) > 0 {
 		c.line++
-		c.bad(c.next, Truncated, "the log ends with record %d, and record %d had been written: its end was cut off", c.next-1, c.expect.Seq)
+		c.bad(c.next, Truncated, "the log ends with record %d, and record %d had been written: its end was cut off", c.next-1,
+			c.known[len(c.known)-1].Seq)
 	}
 	if c.v.Bad == nil && len(c.marks) > 0 {
 		c.line++
@@ -415,6 +456,9 @@ func (c *chain) finish() {
 }
 
 func (c *chain) verdict() Verdict {
+	if c.end != nil && c.v.Bad == nil {
+		c.v.Late = c.end.late
+	}
 	if c.v.Records > 0 {
 		c.v.Head = Head{Seq: c.next - 1, Hash: string(c.prev)}
 	}
