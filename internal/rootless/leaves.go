@@ -75,6 +75,9 @@ func (s *state) remember(dir *os.File, home bool) (*tree, error) {
 		return nil, err
 	}
 	s.note.Trees = append(s.note.Trees, own.Name())
+	if s.note.Since.IsZero() {
+		s.note.Since = t.since
+	}
 	if err := s.alone(s.write); err != nil {
 		return nil, fmt.Errorf("cannot note the mounts of the run: %w", err)
 	}
@@ -166,6 +169,28 @@ func (s *state) lookAt(t *tree, name id.Workspace) error {
 		s.tell("%s: %s", t.dir.Name(), line)
 	}
 	return nil
+}
+
+// lookAfterKill says what was changed in a directory since a run began there that was killed. Nothing is moved aside: what is new may be
+// the person's, who was there since.
+func (s *state) lookAfterKill(dir string, name id.Workspace, since time.Time) {
+	own, err := openDir(dir)
+	if err != nil || since.IsZero() {
+		return // it is gone, or the note is of an earlier version
+	}
+	defer own.Close()
+	home, _ := os.UserHomeDir()
+	t := &tree{dir: own, home: dir == home}
+	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
+	defer cancel()
+	found, err := changed.Walk(ctx, own, changed.Options{Since: since, Skip: func(p string) bool { return p == sandbox.GitName }})
+	if err != nil {
+		s.tell("%s: %s was killed there, and what was changed since could not be looked at: %v", dir, name, err)
+		return
+	}
+	for _, line := range changed.Text(changed.Classify(found.Changed, t.reads), termtext.Visible) {
+		s.tell("%s: since %s, which was killed, began: %s", dir, name, line)
+	}
 }
 
 // busy reports whether another run lives that can write a directory, or one that it lies in or has.

@@ -192,6 +192,8 @@ func (s *state) openGit(projects []launch.Project, name id.Workspace, writable [
 		return projects, err
 	}
 	s.repos = append(s.repos, repo)
+	repo.Hold(p.Pinned...)
+	repo.Hold(p.Held...)
 	// It is covered, and so not read-only.
 	p.Pinned = slices.DeleteFunc(p.Pinned, func(name string) bool { return name == sandbox.GitName })
 	return showGit(projects, repo)

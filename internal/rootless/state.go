@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -50,8 +51,9 @@ type state struct {
 type note struct {
 	Placed []placedName `json:"placed,omitempty"`
 	Git    []gitNote    `json:"git,omitempty"`
-	// Trees are the writable mounts whose new files the end of the run looks at.
-	Trees []string `json:"trees,omitempty"`
+	// Trees are the writable mounts whose new files the end of the run looks at, and Since when the first was remembered.
+	Trees []string  `json:"trees,omitempty"`
+	Since time.Time `json:"since,omitzero"`
 }
 
 // gitNote is the git directory Dir for the repository Source.
@@ -178,6 +180,9 @@ func (s *state) sweep(closeBroken func([]id.Workspace) error) error {
 			if said != "" {
 				s.notes = append(s.notes, said)
 			}
+		}
+		for _, dir := range all[name].Trees {
+			s.lookAfterKill(dir, name, all[name].Since)
 		}
 		delete(all, name)
 		if err := os.Remove(filepath.Join(s.runs(), string(name))); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -441,3 +441,26 @@ func TestGitKilled(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// A commit that puts a file back to what it was, because git could not write it inside, moves no branch.
+func TestGitCommitsNothingOld(t *testing.T) {
+	if !has("git") {
+		t.Skip("skipped: no git on this host; apt-get install --no-install-recommends git")
+	}
+	u := newUser(t)
+	u.sh("cd project; git config user.email a@b; git config user.name a; git checkout -q -b main; echo one > .npmrc; echo 1 > f; git add .; git commit -qm one; " +
+		"git checkout -q -b feature; echo two > .npmrc; echo 2 > f; git commit -qam two; git checkout -q main")
+	const as = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; "
+	r := u.inside(as + "git checkout -q feature 2>/dev/null; git symbolic-ref HEAD refs/heads/feature; git read-tree feature; echo 3 > f; git commit -qam three; git log -1 --format=%s")
+	if r.code != 0 || !strings.HasPrefix(r.out, "three") || !strings.Contains(r.err, `a commit puts ".npmrc" back to what it was`) {
+		t.Errorf("%+v", r)
+	}
+	if got := u.sh("cd project; git log -1 --format=%s feature; git show feature:.npmrc").out; got != "two\ntwo\n" {
+		t.Errorf("feature is %q", got)
+	}
+	// Others are committed as ever.
+	r = u.inside(as + "echo 4 > f; git commit -qm four f")
+	if r.code != 0 || !strings.Contains(r.err, "main moved from") {
+		t.Errorf("%+v", r)
+	}
+}

@@ -180,3 +180,21 @@ func TestMountsApart(t *testing.T) {
 		}
 	}
 }
+
+// The run after one that was killed says what was changed since that one began.
+func TestKilledRunIsSaid(t *testing.T) {
+	u := newUser(t)
+	c := u.command("project", filepath.Join(programs, "carrel"), "run", "--here", "--", "sh", "-c", "echo x > .yarnrc; echo y > source; echo made; sleep 60")
+	_, out := piped(t, c)
+	if lines := bufio.NewScanner(out); !lines.Scan() || lines.Text() != "made" {
+		t.Fatalf("it says %q", lines.Text())
+	}
+	_ = c.Process.Kill()
+	_ = c.Wait()
+	if r := u.run("--", "true"); r.code != 0 || !strings.Contains(r.err, "which was killed, began: .yarnrc is acted on") || strings.Contains(r.err, "source") {
+		t.Errorf("%+v", r)
+	}
+	if r := u.run("--", "true"); r.code != 0 || r.err != "" || u.sh("ls project/.yarnrc").code != 0 {
+		t.Errorf("%+v", r)
+	}
+}

@@ -50,6 +50,8 @@ type Repo struct {
 	program string
 	// before are the refs that the workspace began with.
 	before refs
+	// held are the paths that git could not write inside.
+	held []string
 	// moved are the branches that Take moved, and now what it found.
 	moved []Moved
 	now   refs

@@ -32,6 +32,9 @@ func Reopen(n Note) (r *Repo, err error) {
 	return r, nil
 }
 
+// Hold says which paths of the work tree are read-only inside.
+func (r *Repo) Hold(paths ...string) { r.held = append(r.held, paths...) }
+
 // Pending names what the workspace did to branches, tags and HEAD that was not taken.
 func (r *Repo) Pending() (names []string, err error) {
 	own, err := os.OpenRoot(r.Own())

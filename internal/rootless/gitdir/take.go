@@ -287,6 +287,12 @@ func (r *Repo) move(ctx context.Context, list []change) (why string, err error) 
 				strings.TrimSpace(name)), nil
 		}
 	}
+	if path, err := r.putBack(ctx, added); err != nil {
+		return "", err
+	} else if path != "" {
+		return fmt.Sprintf("a commit puts %.100q back to what it was when the run began: it is read-only inside, so git could not write it there",
+			path), nil
+	}
 	var do strings.Builder
 	for _, c := range list {
 		fmt.Fprintf(&do, "update %s %s %s\ndelete %s %s\n", c.name, c.now, cmp.Or(c.before, none), r.below(c.name), c.now)
@@ -341,3 +347,31 @@ func (r *Repo) underWay() bool {
 
 // unfinished are what a git directory has while a merge or rebase is under way.
 var unfinished = []string{"MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply"}
+
+// putBack names a path that git could not write inside, and that a commit has as it was when the run began though its parent has not.
+// added is the output of git log --raw.
+func (r *Repo) putBack(ctx context.Context, added string) (path string, err error) {
+	start := r.before["HEAD"]
+	if name, symbolic := strings.CutPrefix(start, "ref: "); symbolic {
+		start = r.before[name]
+	}
+	if len(r.held) == 0 || start == "" {
+		return "", nil
+	}
+	for line := range strings.Lines(added) {
+		// :100644 100644 BEFORE NOW M TAB PATH (git-diff(1)). A name that is quoted is none of those that are held.
+		fields, name, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		words := strings.Fields(fields)
+		if len(words) != 5 || !slices.ContainsFunc(r.held, func(h string) bool { return within(name, h) }) {
+			continue
+		}
+		was, err := r.git(ctx, call{dir: put, args: []string{"ls-tree", "--full-tree", "-z", start, "--", name}})
+		if err != nil {
+			return "", err
+		}
+		if entry := strings.Fields(was); len(entry) > 3 && entry[2] == words[3] { // MODE TYPE OBJECT TAB PATH
+			return name, nil
+		}
+	}
+	return "", nil
+}
