@@ -19,7 +19,10 @@ func (a *app) changesCommand() *cobra.Command {
 		Args: cobra.ArbitraryArgs, ValidArgsFunction: completeRuns,
 		Long: `changes lists what your runs without root have left for you to decide. A staged copy has what a run
 with --here=staged wrote: "carrel changes RUN" lists its files, "carrel diff" shows them, and "carrel apply" or
-"carrel discard" ends it. Held back are new files on which programs of this host act without asking, such as .npmrc,
+"carrel discard" ends it. With the name of a workspace of the daemon it lists what was changed in the directories that
+this may write, since it was made, by what it may do on the host.
+
+Held back are new files on which programs of this host act without asking, such as .npmrc,
 which the end of another run moved out of the project into carrel's state. docs/hostfiles.md has the list of names.
 
 --restore puts what a run held back where it was, and --discard removes it: all of it, or
@@ -39,6 +42,12 @@ the paths that are named. A file that is there already stays.`,
 			return moved(rootless.Discard(id.Workspace(*discard), args))("discarded")
 		case len(args) == 1 && id.IsWorkspace(args[0]):
 			list, err := rootless.StagedCopies(id.Workspace(args[0]))
+			if errdefs.IsNotFound(err) {
+				if all, cerr := rootless.ChangesOf(c.Context(), id.Workspace(args[0])); cerr != nil || len(all) > 0 {
+					objects, rows := changesOf(all)
+					return objects, rows, cerr
+				}
+			}
 			if err != nil {
 				return nil, nil, err
 			}
@@ -80,6 +89,25 @@ the paths that are named. A file that is there already stays.`,
 		}
 		return list, t, nil
 	})
+}
+
+// changesOf lists what was changed in directories, by what it may do on the host.
+func changesOf(all []rootless.Changes) ([]object, *table) {
+	t, objects := newTable(-1, "KIND", "PATH", "READER").wideOnly("READER").freeText(), []object{}
+	for _, c := range all {
+		for _, f := range c.List {
+			t.add(string(f.Kind), termtext.Visible(f.Path), f.Reader)
+			o := object{{"project", c.Source}, {"path", f.Path}, {"kind", string(f.Kind)}}
+			if f.Reader != "" {
+				o = append(o, object{{"reader", f.Reader}, {"trigger", f.Trigger}}...)
+			}
+			objects = append(objects, o)
+		}
+		if c.Missed > 0 {
+			objects = append(objects, object{{"project", c.Source}, {"missed", c.Missed}})
+		}
+	}
+	return objects, t
 }
 
 // moved says what was done to what was held back, also beside an error.

@@ -43,6 +43,7 @@ type runFlags struct {
 	secretFiles     secretFileFlags
 	models          modelFlags
 	report, ids     string
+	changes         string
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -114,6 +115,7 @@ carrel's own are 125, 126 and 127.`,
 	volumeFlag(c, &x.volumes)
 	f.BoolVar(&x.keep, "keep", false, "keep the home, on disk, and say where; as root keep the workspace")
 	f.StringVar(&x.report, "report", "", "write the proof of the isolation to `FILE`, as JSON; - is stderr")
+	f.StringVar(&x.changes, "changes", "", "write what was changed in writable mounts to `FILE`, as JSON, without root; - is stderr")
 	f.StringVar(&x.ids, "ids", "one", "which ids the workspace has without root: one, your own; range, with one of /etc/subuid for what "+
 		"starts the command; or auto, range if there is one")
 	completeFrom(c, "ids", string(rootless.OneID), string(rootless.RangeID), string(rootless.AutoID))
@@ -139,6 +141,8 @@ func (a *app) run(c *cobra.Command, argv []string, x *runFlags) error {
 		return err
 	}
 	switch {
+	case os.Geteuid() == 0 && x.changes != "":
+		return usage(c, "cannot use --changes as root: make a workspace, and use carrel changes NAME -o json")
 	case os.Geteuid() == 0 && c.Flags().Changed("ids"):
 		return usage(c, "cannot use --ids as root: the workspace has ids of its own then; leave it out")
 	}
@@ -363,6 +367,7 @@ func (a *app) runRootless(
 		for _, n := range notes {
 			_ = say(a.Err, "carrel: %s\n", n)
 		}
+		err = errors.Join(err, a.writeChanges(x.changes, r.Changes()))
 		err = errors.Join(err, a.settle(context.WithoutCancel(ctx), r.Copies(), x.apply))
 		if x.keep && retained != "" {
 			fmt.Fprintln(a.Err, "carrel: the home is kept in", retained)
@@ -394,6 +399,28 @@ func (a *app) runRootless(
 		defer stop()
 	}
 	return a.attend(ctx, string(r.Name), ownRun{r}, signals, &x.commandFlags, 0)
+}
+
+// writeChanges writes --changes.
+func (a *app) writeChanges(path string, all []rootless.Changes) error {
+	if path == "" {
+		return nil
+	}
+	list, _ := changesOf(all)
+	b, err := json.MarshalIndent(list, "", "  ")
+	if err != nil {
+		return err
+	}
+	b = append(b, '\n')
+	if path == "-" {
+		_, err = a.Err.Write(b)
+	} else {
+		err = treefile.Put(path, b)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write what was changed: %w", err)
+	}
+	return nil
 }
 
 // writeReport writes --report.

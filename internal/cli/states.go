@@ -6,6 +6,9 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/base/errtext"
+	"github.com/carrel-dev/carrel/internal/base/id"
+	"github.com/carrel-dev/carrel/internal/rootless"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
 
@@ -16,9 +19,41 @@ func (a *app) startCommand() *cobra.Command {
 }
 
 func (a *app) stopCommand() *cobra.Command {
-	return changeCommand(a, "stop", operation.StopWorkspace, "stopped", workspaces.Stop, func(name string) *carrelv1.StopRequest {
-		return &carrelv1.StopRequest{Workspace: name}
+	return a.changes("stop", help(operation.StopWorkspace), "stopped", func(ctx context.Context, ref string) (*carrelv1.Workspace, error) {
+		m, err := ask(ctx, a, workspaces.Stop, &carrelv1.StopRequest{Workspace: ref})
+		if err == nil {
+			a.tellChanges(ctx, id.Workspace(m.GetWorkspace().GetName()))
+		}
+		return m.GetWorkspace(), err
 	})
+}
+
+// tellChanges says what the commands of a workspace changed in the directories of the caller's that it may write.
+func (a *app) tellChanges(ctx context.Context, name id.Workspace) {
+	all, err := rootless.ChangesOf(ctx, name)
+	if err != nil {
+		_ = say(a.Err, "carrel: %s\n", errtext.Text(err))
+	}
+	for _, c := range all {
+		for _, line := range c.Text() {
+			_ = say(a.Err, "carrel: %s: %s\n", printable(c.Source), line)
+		}
+	}
+}
+
+// nameOf is the name of a workspace that is named by its key, "" if it has nothing to look at or cannot be asked for.
+func (a *app) nameOf(ctx context.Context, ref string) id.Workspace {
+	if id.IsWorkspace(ref) {
+		return id.Workspace(ref)
+	}
+	if !rootless.Watches() {
+		return ""
+	}
+	m, err := ask(ctx, a, workspaces.Get, &carrelv1.GetRequest{Workspace: ref})
+	if err != nil {
+		return "" // what follows says why
+	}
+	return id.Workspace(m.GetWorkspace().GetName())
 }
 
 func (a *app) restartCommand() *cobra.Command {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/rootless"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
@@ -138,6 +139,8 @@ of {{NAME}}.
 		}
 		if !created {
 			a.progress("The workspace was there already.")
+		} else if err := around.Watch(id.Workspace(w.GetName())); err != nil {
+			return nil, nil, err
 		}
 		a.tellWeaker(w.GetControls())
 		a.tellRoots(w)
@@ -406,10 +409,13 @@ until then. With --purge it is removed at once.`,
 		}
 		views := []object{}
 		for _, ref := range args {
+			name := a.nameOf(c.Context(), ref)
 			m, err := ask(c.Context(), a, workspaces.Destroy, &carrelv1.DestroyRequest{Workspace: ref, Purge: purge, RequestId: request})
 			if err != nil {
 				return err
 			}
+			a.tellChanges(c.Context(), name)
+			rootless.Unwatch(name)
 			views = append(views, object{{"workspace", ref}, {"retained_home", m.GetRetainedHome()}})
 			if *out != asJSON && m.GetRetainedHome() != "" {
 				if _, err := fmt.Fprintln(a.Out, m.GetRetainedHome()); err != nil {

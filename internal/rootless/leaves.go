@@ -161,11 +161,9 @@ func (s *state) lookAt(t *tree, name id.Workspace) error {
 	rest := slices.DeleteFunc(found.Changed, func(e changed.Entry) bool {
 		return slices.ContainsFunc(back, func(m Moved) bool { return e.Path == m.Path || strings.HasPrefix(e.Path, m.Path+"/") })
 	})
-	said := changed.Text(changed.Classify(rest, t.reads), termtext.Visible)
-	if n := found.More + len(found.Unread); n > 0 {
-		said = append(said, fmt.Sprintf("%d files or directories were not looked at: too many, too deep or closed", n))
-	}
-	for _, line := range said {
+	seen := Changes{t.dir.Name(), changed.Classify(rest, t.reads), found.More + len(found.Unread)}
+	s.changes = append(s.changes, seen)
+	for _, line := range seen.Text() {
 		s.tell("%s: %s", t.dir.Name(), line)
 	}
 	return nil

@@ -229,6 +229,9 @@ func (r *Run) Sync(ctx context.Context, tell func(*copies.Copy, copies.Result, e
 	all.Wait()
 }
 
+// Changes are what the command changed in the directories that it could write, after Close.
+func (r *Run) Changes() []Changes { return r.state.changes }
+
 // Copies are the staged copies in which the command changed something, after Close.
 func (r *Run) Copies() []Staged { return r.state.kept }
 

@@ -43,6 +43,8 @@ type state struct {
 	copies []*stagedCopy
 	// goesOn is the run whose staged copies this one goes on with, "" for new ones.
 	goesOn id.Workspace
+	// changes are what was changed in trees.
+	changes []Changes
 	// kept are those of copies in which something was changed.
 	kept []Staged
 }

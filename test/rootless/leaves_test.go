@@ -2,6 +2,7 @@ package rootless_test
 
 import (
 	"bufio"
+	"encoding/json"
 	"io"
 	"path/filepath"
 	"strings"
@@ -126,7 +127,13 @@ func TestWhatChanged(t *testing.T) {
 	if r := u.inside("true"); r.err != "" {
 		t.Errorf("of nothing it says: %+v", r)
 	}
-	r := u.inside(`echo z > linked; mkfifo wait; ln -s ~/.ssh out; ln -s ../../.. up; mkdir -p node_modules/.bin .venv/bin; echo a > node_modules/.bin/tsc; chmod +x node_modules/.bin/tsc
+	var list []struct{ Project, Path, Kind, Reader string }
+	r := u.run("--here", "--changes", "../changes.json", "--", "sh", "-c", "echo y > src/new.go; echo c > CLAUDE.md")
+	if err := json.Unmarshal([]byte(u.sh("cat changes.json").out), &list); err != nil || r.code != 0 || len(list) != 2 || list[0].Path != "CLAUDE.md" ||
+		list[0].Kind != "acted" || list[0].Reader == "" || list[1].Kind != "source" || list[1].Project != filepath.Join(u.home, "project") {
+		t.Errorf("%+v, %v, %+v", r, err, list)
+	}
+	r = u.inside(`echo z > linked; mkfifo wait; ln -s ~/.ssh out; ln -s ../../.. up; mkdir -p node_modules/.bin .venv/bin; echo a > node_modules/.bin/tsc; chmod +x node_modules/.bin/tsc
 		echo b > AGENTS.md; printf 'n\n' > "$(printf 'a\033[2Jb.code-workspace')"; mkdir closed; touch closed/x; chmod 0 closed`)
 	for _, want := range []string{
 		"AGENTS.md is acted on by", "links that lead out of the directory: out, up", "that a program that reads them may wait for ever: wait",

@@ -2,7 +2,9 @@ package rootless_test
 
 import (
 	"encoding/json"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -292,5 +294,50 @@ func TestStagedSync(t *testing.T) {
 	}
 	if !strings.Contains(said.String(), "carrel undo run-") {
 		t.Errorf("it says %q", said.String())
+	}
+}
+
+// Applying a copy opens what is applied, and files .gitignore, and starts nothing that lies in the tree.
+func TestPathsOfApply(t *testing.T) {
+	if !has("strace") || !has("git") {
+		t.Skip("skipped: needs strace and git: apt-get install strace git")
+	}
+	u := newUser(t)
+	u.sh("cd project; git checkout -q -b main; printf '#!/bin/sh\ncat' > clean; chmod +x clean; git config filter.x.clean ./clean; echo 'f filter=x' > .gitattributes; " +
+		"echo 1 > f; echo o > other; echo 'out/' > .gitignore; git add -A; git -c user.name=a -c user.email=a@b commit -qm one; mkdir ../tr")
+	r, run := u.stagedIn("echo 2 > f; git -c user.name=a -c user.email=a@b commit -qam two; echo x > .npmrc; mkdir out; echo y > out/y; cp /bin/true git; chmod 755 git; mkfifo wait; ln -s f l")
+	if r.code != 0 || run == "" {
+		t.Fatalf("%+v", r)
+	}
+	for _, what := range []string{"diff", "apply", "undo"} {
+		r := finish(u.command("project", "strace", "-f", "-y", "-o", u.home+"/tr/"+what, "-e", "trace=open,openat,openat2,creat,execve,execveat",
+			filepath.Join(programs, "carrel"), what, run), "")
+		if r.code != 0 {
+			t.Fatalf("%s: %+v", what, r)
+		}
+		b, err := os.ReadFile(u.home + "/tr/" + what)
+		if err != nil {
+			t.Fatal(err)
+		}
+		opened := regexp.MustCompile(`(?m)^\d+ +(?:open|openat|openat2|creat|execve|execveat)\((?:(?:AT_FDCWD|\d+)(?:<([^>]*)>)?, )?"([^"]*)"(.*)$`)
+		seen := 0
+		for _, m := range opened.FindAllStringSubmatch(string(b), -1) {
+			path := m[2]
+			if !filepath.IsAbs(path) {
+				path = filepath.Join(m[1], path)
+			}
+			rel, err := filepath.Rel(u.home+"/project", path)
+			if err != nil || strings.HasPrefix(rel, "..") || rel == "." || rel == ".git" || strings.HasPrefix(rel, ".git/") ||
+				strings.Contains(m[3], "O_PATH") || strings.Contains(m[3], "O_DIRECTORY") {
+				continue
+			}
+			seen++
+			if rel != "f" && rel != "l" && rel != "git" && filepath.Base(rel) != ".gitignore" && rel != ".npmrc" && !strings.HasPrefix(filepath.Base(rel), ".carrel-") || strings.Contains(m[0], "exec") {
+				t.Errorf("%s opens %s: %s", what, rel, m[0])
+			}
+		}
+		if seen == 0 {
+			t.Errorf("%s opens nothing that is seen", what)
+		}
 	}
 }
