@@ -159,6 +159,7 @@ func (c *Copy) take(ctx context.Context, s staged.Copy, seen Seen, r *Result, id
 	}
 	if now := repo.Now(); now != nil && (c.Git == nil || c.Git.At == "") {
 		// What it has now was taken: the next one begins with that.
+		c.Fresh = c.Fresh || c.Git == nil
 		c.Git = &gitdir.Note{Work: c.Source, Name: c.Run, Before: now}
 	}
 	return errors.Join(err, c.write())
@@ -265,6 +266,7 @@ func (c *Copy) Diff(ctx context.Context, w io.Writer, o DiffOptions, seen Seen) 
 	for _, i := range seen.Items {
 		switch {
 		case len(o.Paths) > 0 && !slices.ContainsFunc(o.Paths, func(p string) bool { return i.Path == p || strings.HasPrefix(i.Path, p+"/") }):
+		case i.Class == Repository && len(o.Paths) == 0: // said as what was changed in git
 		case i.Class == Artefact && !o.Artefacts && len(o.Paths) == 0:
 			top, _, _ := strings.Cut(i.Path, "/")
 			hidden[top]++

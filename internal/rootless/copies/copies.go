@@ -60,6 +60,8 @@ type Record struct {
 	Own       bool   `json:"own,omitempty"`
 	// Git is the git directory that the run had, nil if none.
 	Git *gitdir.Note `json:"git,omitempty"`
+	// Fresh: the directory was no repository, and Apply made one.
+	Fresh bool `json:"fresh,omitempty"`
 	// Moved are, for each Apply that can be undone, the branches that it moved.
 	Moved map[string][]gitdir.Moved `json:"moved,omitempty"`
 	// Undoing is the Apply of those whose branches are moved back with its files.

@@ -84,7 +84,7 @@ func (c *Copy) Look(ctx context.Context, reads changed.Reader) (seen Seen, err e
 		i := Item{Change: ch, Class: Source}
 		reader, trigger, acted := reads(ch.Path)
 		switch {
-		case inside && (fresh || c.Git != nil) && c.inGit(ch, fresh):
+		case inside && (fresh || c.Git != nil) && c.inGit(ch, fresh || c.Fresh):
 			i.Class = Repository
 		case ch.Refused != "":
 			i.Class = Refused
