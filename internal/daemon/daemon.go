@@ -36,7 +36,6 @@ import (
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/linux/diskreserve"
 	"github.com/carrel-dev/carrel/internal/linux/logfile"
-	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	"github.com/carrel-dev/carrel/internal/service/archiver"
 	"github.com/carrel-dev/carrel/internal/service/audits"
@@ -192,9 +191,11 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	defer paced.Flush()
 	log = slog.New(paced)
 	secrets := heldSecrets{redactor, cfg, log}
-	if err := secrets.readFiles(); err != nil {
+	know, err := secrets.readFiles()
+	if err != nil {
 		return err
 	}
+	know()
 	// The group comes first, because it is the most likely to be missing.
 	peers, err := authn.New(cfg.SocketGroup)
 	if err != nil {
@@ -290,6 +291,7 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 	var written atomic.Pointer[func() []*runbooks.Runbook]
 	program := archiverProgram(o.archiverFD)
 	tools := taskmcp.New(taskmcp.Config{Program: program, Version: build.Version(), Log: log})
+	reloading := &reload{cfg: cfg, log: log, secrets: secrets, ways: out, runbooks: &written}
 	g = compose.New(compose.Config{
 		Redact:   redactor,
 		Runtimes: runtime.ByBoundary{workspace.BoundaryNamespace: rt}, Store: db, Audit: audited, Prefix: cfg.NamePrefix, Limits: cfg.Limits,
@@ -301,24 +303,9 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 			Workspaces: cfg.MaxWorkspaces, PerOwner: cfg.MaxPerOwner, Hourly: cfg.MaxCreates, Running: cfg.MaxRunning,
 			Memory: cfg.MaxRunningMemory, OwnerMemory: cfg.MaxRunningMemoryPerOwner,
 		},
-		Policy: func() (*rules.Engine, error) { // at each reload
-			if err := secrets.readFiles(); err != nil {
-				return nil, err
-			}
-			e, err := loadPolicy(cfg, log)
-			if err == nil {
-				written.Store(new(openRunbooks(cfg.RunbooksDir, e, log)))
-			}
-			return e, err
-		},
-		Runbooks: func() []*runbooks.Runbook { return (*written.Load())() },
-		Network: func() error {
-			network, err := readNetwork(cfg)
-			if err == nil {
-				err = out.Reload(network)
-			}
-			return err
-		},
+		Policy:       reloading.read,
+		Runbooks:     func() []*runbooks.Runbook { return (*written.Load())() },
+		Network:      reloading.commit,
 		StepLimits:   stepLimits(cfg),
 		ApprovalWait: cfg.ApprovalWait, SeparateApprovals: cfg.SeparateApprovals,
 		Checkpoints: checkpoints, CheckpointEvery: cfg.AuditCheckpointEvery, CheckpointRecords: int64(cfg.AuditCheckpointRecords),

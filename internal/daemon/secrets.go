@@ -34,27 +34,27 @@ type heldSecrets struct {
 }
 
 // readFiles reads redact.files. If one cannot be used, the values read before stay.
-func (h heldSecrets) readFiles() error {
+// What it returns has the redactor know them.
+func (h heldSecrets) readFiles() (know func(), err error) {
 	var all []string
 	for _, path := range h.cfg.RedactFiles {
 		b, err := config.ReadSecret(path, "file of secrets", maxSecretsFile)
 		if err != nil {
-			return fmt.Errorf("redact.files: %w", err)
+			return nil, fmt.Errorf("redact.files: %w", err)
 		}
 		if len(b) > maxSecretsFile {
-			return fmt.Errorf("redact.files: %s: it is longer than %d bytes: %w", path, maxSecretsFile, errdefs.ErrInvalidArgument)
+			return nil, fmt.Errorf("redact.files: %s: it is longer than %d bytes: %w", path, maxSecretsFile, errdefs.ErrInvalidArgument)
 		}
 		values, short, err := redact.Parse(string(b))
 		if err != nil {
-			return fmt.Errorf("redact.files: %s: %w", path, err)
+			return nil, fmt.Errorf("redact.files: %s: %w", path, err)
 		}
 		if short > 0 {
 			h.log.Warn("values in a file of secrets are too short to be looked for", "file", path, "values", short)
 		}
 		all = append(all, values...)
 	}
-	h.redactor.Know("redact.files", all...)
-	return nil
+	return func() { h.redactor.Know("redact.files", all...) }, nil
 }
 
 // readKeys reads the keys that the daemon signs and serves with, once they exist.
