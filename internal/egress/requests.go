@@ -181,7 +181,7 @@ func (x *session) admit(q *netrule.Request) (done func(), no *intercept.Refusal)
 	})
 	no = &intercept.Refusal{Why: why}
 	if v.Rule == "" { // a rule that denies is not lifted by another
-		no.Remedy = s.cfg.Remedy(q.Rule(t))
+		no.Remedy = s.cfg.Remedy(l.Missing(x.spoken.protocol, q, x.approved))
 	}
 	return nil, no
 }

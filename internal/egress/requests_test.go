@@ -65,6 +65,39 @@ func TestRequests(t *testing.T) {
 	}
 }
 
+// A request by the proxy is judged with its destination, and what comes behind its body changes nothing.
+func TestRequestsBehind(t *testing.T) {
+	got := make(chan string, 4)
+	host := raw(t, func(c net.Conn) {
+		r, err := http.ReadRequest(bufio.NewReader(c))
+		if err != nil {
+			return
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		got <- fmt.Sprint(r.Header, r.Trailer)
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+	})
+	w := start(t, rules(t, "COPY,POST example.com/v1/*"), nil)
+	w.leads("example.com", public, 80, host)
+	const head, end = " http://example.com/v1/a HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n", "Content-Length: 0\r\n\r\n"
+	const late = "Transfer-Encoding: chunked\r\nTrailer: A\r\n\r\n0\r\nA: b\r\nX-Http-Method: PUT\r\n\r\n"
+	for _, c := range []struct{ say, want string }{
+		{"COPY" + head + "Destination: http://example.com/v1/b\r\n" + end, "HTTP/1.1 200 "},
+		{"COPY" + head + "Destination: http://example.com/v2/b\r\n" + end, "Ask for 'COPY example.com:80/v2/b'."},
+		{"POST" + head + late, "HTTP/1.1 200 "},
+	} {
+		text, err := w.exchange(w.open(w.proxy.Addr()), c.say)
+		if err != nil || !strings.Contains(text, c.want) {
+			t.Errorf("%q: %q, %v", c.say, text, err)
+		}
+	}
+	for range 2 {
+		if all := <-got; strings.Contains(all, "PUT") || !strings.Contains(all, "A:[b]") && !strings.Contains(all, "Destination") {
+			t.Errorf("the host got %s", all)
+		}
+	}
+}
+
 // Refused requests of one kind are one record, however many there are, and a connection carries others between them.
 func TestRequestsAreCounted(t *testing.T) {
 	w := start(t, rules(t, "GET example.com/v1/*"), nil)

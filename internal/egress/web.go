@@ -149,6 +149,7 @@ func serveWeb(w http.ResponseWriter, r *http.Request) {
 			}
 			p.Out.Host = host
 			p.Out.Trailer = p.In.Trailer // is filled when the body has been read
+			intercept.Late(p.Out)
 		},
 		Transport:     transport,
 		FlushInterval: -1,

@@ -69,7 +69,7 @@ func say(w http.ResponseWriter, r *http.Request, status int, no Refusal) {
 // Asked is what rules look at of a request.
 func Asked(r *http.Request) *netrule.Request {
 	q := &netrule.Request{Method: r.Method, NoMethod: noMethod(r)}
-	q.Path, q.NoPath = path(r)
+	q.Path, q.Destination, q.NoPath = paths(r)
 	if q.Upgrade = strings.Join(r.Header["Upgrade"], ","); q.Upgrade == "" && r.ProtoMajor == 1 {
 		for token := range strings.SplitSeq(strings.Join(r.Header["Connection"], ","), ",") {
 			if strings.EqualFold(strings.TrimSpace(token), "upgrade") {

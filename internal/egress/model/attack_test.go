@@ -16,6 +16,16 @@ import (
 	"github.com/carrel-dev/carrel/internal/egress/model"
 )
 
+// A query does not make another call of a request.
+func TestQueryWithMethod(t *testing.T) {
+	r := start(t, model.OpenAI, func(http.ResponseWriter, *http.Request) { t.Error("it arrived") }, nil)
+	for _, query := range []string{"_method=DELETE", "a=b&_METHOD[]=DELETE", "%5fmethod=PUT"} {
+		if status, body := r.get("GET", "/v1/models/x?"+query, ""); status != 400 || !strings.Contains(body, "_method") {
+			t.Errorf("%s: %d %s", query, status, body)
+		}
+	}
+}
+
 // A body that two programs could read as two objects, or that asks for what cannot be counted, does not reach the host.
 func TestHostileBodies(t *testing.T) {
 	r := start(t, model.OpenAI, func(http.ResponseWriter, *http.Request) { t.Error("it arrived") }, nil)

@@ -17,6 +17,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/egress/model"
 	"github.com/carrel-dev/carrel/internal/spec/budget"
+	"github.com/carrel-dev/carrel/internal/spec/httprule"
 )
 
 // The host gets the real key and nothing by which the program could say who pays. What it echoes of the key is masked.
@@ -48,7 +49,9 @@ func TestKey(t *testing.T) {
 		}
 		r.do("POST", c.path, `{"model":"m","max_tokens":1}`, take, "X-Api-Key: sk-program", "Authorization: Bearer sk-program",
 			"Cookie: x=y", "OpenAI-Organization: org", "Accept-Encoding: gzip", "X-Forwarded-For: 192.0.2.1", "Anthropic-Version: 2023-06-01",
-			"Connection: X-Stainless-Os", "X-Stainless-Os: Linux", "X-HTTP-Method-Override: DELETE", "Content-Type: text/plain")
+			"Connection: X-Stainless-Os", "X-Stainless-Os: Linux", "X-HTTP-Method-Override: DELETE", "Content-Type: text/plain",
+			"X_Api_Key: sk-program", "openai_organization: org", "X.HTTP_Method~Override: DELETE", "X-Envoy-Original-Path: /v1/files",
+			"Destination: /v1/files", "Transfer_Encoding: chunked")
 		if s := got.Method + " " + got.Host + " " + got.RequestURI; s != c.want {
 			t.Errorf("%s, not %s", s, c.want)
 		}
@@ -59,6 +62,9 @@ func TestKey(t *testing.T) {
 		for name, values := range got.Header {
 			if strings.Contains(strings.Join(values, ""), "sk-program") {
 				t.Errorf("the program's key arrived in %s", name)
+			}
+			if httprule.MeaningOf(name) != httprule.NoMeaning || strings.Contains(name, "_") {
+				t.Errorf("%s arrived", name)
 			}
 		}
 		for _, name := range []string{

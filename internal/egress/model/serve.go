@@ -15,6 +15,9 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/egress/intercept"
+	"github.com/carrel-dev/carrel/internal/spec/httprule"
 )
 
 // ServeHTTP serves one request. Who calls it has checked that the request is for this API's name.
@@ -52,6 +55,8 @@ func (x *exchange) understand() *problem {
 		return &problem{kind: unknown, text: "this path is not served"}
 	case status == http.StatusMethodNotAllowed:
 		return &problem{kind: badMethod, text: "this path is not served for this method"}
+	case r.URL.RawQuery != "" && intercept.NamesMethod(r.URL.RawQuery):
+		return &problem{kind: invalid, text: "the query has a parameter _method, which some servers take for the method; leave it out"}
 	case !x.call.model && r.ContentLength != 0:
 		return &problem{kind: invalid, text: "this request takes no body"}
 	case !x.call.model:
@@ -164,27 +169,34 @@ var hop = []string{
 	"Upgrade",
 }
 
-// notSent are fields of a request that the host does not get: other keys, who pays, and what is this handler's to say.
+// notSent are fields of a request that the host does not get: other keys, who pays, and what is this handler's to say. Neither
+// does it get those that name another method or path.
 var notSent = []string{
 	"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "Cookie", "Openai-Organization", "Openai-Project", "X-Goog-User-Project",
 	"Content-Length", "Content-Type", "Content-Encoding", "Accept-Encoding", "Expect", "Host", "Range",
 	"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip",
-	"X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Original-Url", "X-Rewrite-Url",
 }
 
 // notTaken are fields of a response that the program does not get.
 var notTaken = []string{"Set-Cookie", "Alt-Svc", "Location", "Strict-Transport-Security", "Content-Encoding"}
 
-// clean removes the fields of a connection, those that it names, and others.
+// clean removes the fields of a connection, those that it names, others and those that name another method or path, in any
+// spelling that some server takes for them.
 func clean(header http.Header, named, others []string) {
 	for _, list := range named {
 		for name := range strings.SplitSeq(list, ",") {
 			header.Del(strings.TrimSpace(name))
 		}
 	}
-	for _, name := range append(hop, others...) {
-		header.Del(name)
+	for name := range header {
+		if among(name, hop) || among(name, others) || httprule.MeaningOf(name) != httprule.NoMeaning {
+			delete(header, name)
+		}
 	}
+}
+
+func among(name string, all []string) bool {
+	return slices.ContainsFunc(all, func(other string) bool { return httprule.Same(name, other) })
 }
 
 // failed is the problem of a request that got no response.
