@@ -89,6 +89,12 @@ type Config struct {
 	// Record is told of each connection when it has ended or was refused. Equal refusals are told at once and
 	// then counted. It may be called concurrently and must not block for long. nil records nothing.
 	Record func(Connection)
+	// Begun is told of each connection that has got through, before a byte of it passes. It ends with the Record that has its
+	// ID, or else with Over. Moved is told from time to time what has passed on those that are open; only ID, Sent and
+	// Received are set. So what was open is known if the process is killed. They may be called as Record may. nil is not told.
+	Begun  func(Connection)
+	Over   func(id uint64)
+	Moved  func([]Connection)
 	Limits Limits
 	// Ask has a person asked whether a target may be reached, because of a rule with Ask. nil is yes, an error says why
 	// not. It is called once for all connections that wait for the same target, and returns when ctx ends: then nobody
@@ -124,6 +130,7 @@ const (
 // Connection is the record of a connection or a query. Its text is canonical or the server's own, and never copied
 // from what a program sent.
 type Connection struct {
+	ID       uint64 // of Config.Begun, or 0
 	Began    time.Time
 	Duration time.Duration
 	Way      string
@@ -165,6 +172,8 @@ type Server struct {
 	dnsFull  time.Time // see bucket.Bound
 	// settling runs Config.Settled, nil until the first connection.
 	settling *time.Timer
+	lastID   uint64      // of sessions
+	moving   *time.Timer // calls Config.Moved; nil while nothing is open
 }
 
 // New returns a server that does not serve yet. The error is of kind invalid argument.
@@ -271,8 +280,10 @@ func (s *Server) stop() {
 		x.cut("the workspace's egress has ended")
 	}
 	s.mu.Lock()
-	if s.settling != nil {
-		s.settling.Stop()
+	for _, timer := range []*time.Timer{s.settling, s.moving} {
+		if timer != nil {
+			timer.Stop()
+		}
 	}
 	s.mu.Unlock()
 	_ = s.webServe.Close()

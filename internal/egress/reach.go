@@ -69,6 +69,9 @@ func (x *session) reach(ctx context.Context, t netrule.Target) error {
 	s := x.s
 	x.c.Target = t
 	if is, err := x.toModel(t); is {
+		if err == nil {
+			x.tellBegun()
+		}
 		return err
 	}
 	rules, err := x.decide(ctx, t)
@@ -85,6 +88,7 @@ func (x *session) reach(ctx context.Context, t netrule.Target) error {
 		abort(up)
 		return err
 	}
+	x.tellBegun()
 	return nil
 }
 

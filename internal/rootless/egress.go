@@ -274,7 +274,7 @@ func (w *wayOut) close() {
 
 // connection takes a report. It does not wait for the disk.
 func (w *wayOut) connection(c egressapi.Connection) {
-	if c.Refused != "" {
+	if c.Refused != "" && c.Way != keeper.WayEnd { // that is told as trouble
 		w.refused(c)
 	}
 	w.recorder.Connection(c)

@@ -35,6 +35,7 @@ type rig struct {
 	mu     sync.Mutex
 	models []string
 	calls  []model.Call // of the usages, in their order
+	soFar  []model.Usage
 	usages chan model.Usage
 }
 
@@ -66,16 +67,22 @@ func start(t *testing.T, api model.API, serve http.HandlerFunc, change func(*mod
 	return r
 }
 
-func (r *rig) reserve(_ context.Context, q model.Request) (func(model.Usage, model.Call), error) {
+func (r *rig) reserve(_ context.Context, q model.Request) (model.Lease, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.models = append(r.models, q.Model)
-	return func(u model.Usage, c model.Call) {
+	done := func(u model.Usage, c model.Call) {
 		r.mu.Lock()
 		r.calls = append(r.calls, c)
 		r.mu.Unlock()
 		r.usages <- u
-	}, nil
+	}
+	progress := func(u model.Usage) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.soFar = append(r.soFar, u)
+	}
+	return model.Lease{Done: done, Progress: progress}, nil
 }
 
 func (r *rig) asked() []string {

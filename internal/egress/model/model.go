@@ -68,9 +68,9 @@ type Config struct {
 	// KeepStreams leaves streams of chat completions as the program asks for them, for servers that refuse
 	// stream_options. If they tell no usage it is estimated.
 	KeepStreams bool
-	// Reserve is asked before each request. done is called once, when the request has ended. The text of an error is told
-	// to the program. An error of kind unavailable is one that may go away; any other is meant to last.
-	Reserve func(ctx context.Context, r Request) (done func(Usage, Call), err error)
+	// Reserve is asked before each request. The text of an error is told to the program. An error of kind unavailable is one
+	// that may go away; any other is meant to last.
+	Reserve func(ctx context.Context, r Request) (Lease, error)
 	// Transport sends the requests. Its connections are to the host of Upstream. Required; see NewTransport.
 	Transport http.RoundTripper
 	// Room bounds what request bodies take in memory, of several handlers together. nil is a room of its own.
@@ -89,6 +89,14 @@ type Request struct {
 	Model string
 	// Bytes is the length of its body.
 	Bytes int64
+}
+
+// Lease is a request that may be made.
+type Lease struct {
+	// Done is called once, when the request has ended.
+	Done func(Usage, Call)
+	// Progress is told from time to time what has been used so far, so that it counts if this process is killed. Optional.
+	Progress func(Usage)
 }
 
 // The length of a key in bytes.

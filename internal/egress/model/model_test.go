@@ -162,6 +162,41 @@ func TestCalls(t *testing.T) {
 	}
 }
 
+// What a stream has used is told while it goes on.
+func TestProgress(t *testing.T) {
+	r := start(t, model.Anthropic, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		word := `data: {"type":"content_block_delta","delta":{"text":"` + strings.Repeat("word ", 200) + "\"}}\n\n"
+		for {
+			_, _ = io.WriteString(w, word)
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-r.Context().Done():
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}, nil)
+	r.do("POST", "/v1/messages", `{"model":"m"}`, func(res *http.Response) {
+		buf := make([]byte, 32<<10)
+		for told := false; !told; {
+			if _, err := res.Body.Read(buf); err != nil {
+				t.Error(err)
+				return
+			}
+			r.mu.Lock()
+			told = len(r.soFar) > 0
+			r.mu.Unlock()
+		}
+	})
+	r.mu.Lock()
+	if u := r.soFar[0]; u.Output < 1000 || u.Input == 0 || !u.Unknown {
+		t.Errorf("%+v", u)
+	}
+	r.mu.Unlock()
+	r.used()
+}
+
 // Each event arrives before the next is sent.
 func TestStreamIsNotHeld(t *testing.T) {
 	next := make(chan bool)
@@ -260,12 +295,12 @@ func TestBudget(t *testing.T) {
 			reached++
 			answer("application/json", `{}`)(w, r)
 		}, func(c *model.Config) {
-			c.Reserve = func(_ context.Context, q model.Request) (func(model.Usage, model.Call), error) {
+			c.Reserve = func(_ context.Context, q model.Request) (model.Lease, error) {
 				got, err := book.Reserve(time.Now(), q.Model, "w")
 				if err != nil {
-					return nil, err
+					return model.Lease{}, err
 				}
-				return func(u model.Usage, _ model.Call) { got.Spend(time.Now(), u.Usage) }, nil
+				return model.Lease{Done: func(u model.Usage, _ model.Call) { got.Spend(time.Now(), u.Usage) }}, nil
 			}
 		})
 		// Two at once: one is served.
@@ -290,8 +325,8 @@ func TestBudget(t *testing.T) {
 		}
 	}
 	r := start(t, model.OpenAI, answer("application/json", `{}`), func(c *model.Config) {
-		c.Reserve = func(context.Context, model.Request) (func(model.Usage, model.Call), error) {
-			return nil, fmt.Errorf("nobody answers: %w", errdefs.ErrUnavailable)
+		c.Reserve = func(context.Context, model.Request) (model.Lease, error) {
+			return model.Lease{}, fmt.Errorf("nobody answers: %w", errdefs.ErrUnavailable)
 		}
 	})
 	if status, body := r.get("GET", "/v1/models", ""); status != 503 || !strings.Contains(body, "carrel: nobody answers\"") {
@@ -303,8 +338,8 @@ func TestBudget(t *testing.T) {
 func TestConfig(t *testing.T) {
 	fine := model.Config{
 		API: model.OpenAI, Upstream: "https://example.com/v1", Key: redact.NewValue(key), Transport: http.NewFileTransport(http.Dir(".")),
-		Reserve: func(context.Context, model.Request) (func(model.Usage, model.Call), error) {
-			return func(model.Usage, model.Call) {}, nil
+		Reserve: func(context.Context, model.Request) (model.Lease, error) {
+			return model.Lease{Done: func(model.Usage, model.Call) {}}, nil
 		},
 	}
 	if _, err := model.New(fine); err != nil {

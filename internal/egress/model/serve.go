@@ -32,7 +32,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	_ = x.control.SetReadDeadline(time.Time{}) // nothing more comes but the end of the connection
-	done, err := h.cfg.Reserve(r.Context(), Request{x.body.model, x.body.size})
+	lease, err := h.cfg.Reserve(r.Context(), Request{x.body.model, x.body.size})
 	if err != nil {
 		h.say(w, refusal(err))
 		return
@@ -41,8 +41,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if x.sent { // only now, so that nobody waits for it
 			x.told.Sent, x.told.SentBytes = x.body.digest(), x.body.size
 		}
-		done(x.used, x.told)
+		lease.Done(x.used, x.told)
 	}()
+	x.progress = lease.Progress
 	x.serve()
 }
 
@@ -78,6 +79,8 @@ type exchange struct {
 	control *http.ResponseController
 	used    Usage
 	told    Call
+	// progress is Lease.Progress.
+	progress func(Usage)
 	// sent: the host got the request, or a part of it.
 	sent bool
 }
@@ -132,10 +135,21 @@ func (x *exchange) serve() {
 			x.used = m.used(size, time.Since(began))
 		}
 	}()
-	if !x.copy(ctx, res.Body, m, func() { idle.Reset(h.cfg.Idle) }) || ctx.Err() != nil {
+	told := began
+	arrived := func() {
+		idle.Reset(h.cfg.Idle)
+		if now := time.Now(); x.progress != nil && x.call.counted && now.Sub(told) >= progressEvery {
+			told = now
+			x.progress(m.soFar(size, now.Sub(began)))
+		}
+	}
+	if !x.copy(ctx, res.Body, m, arrived) || ctx.Err() != nil {
 		panic(http.ErrAbortHandler) // the program sees that the response is not complete
 	}
 }
+
+// progressEvery is how often Lease.Progress is told, at most.
+const progressEvery = time.Second
 
 // request makes the request that the host gets.
 func (x *exchange) request(ctx context.Context) *http.Request {

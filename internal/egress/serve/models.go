@@ -109,7 +109,7 @@ func (m *models) serve(one egressapi.Model) (*served, error) {
 	}
 	x.handler, err = model.New(model.Config{
 		API: model.API(one.API), Upstream: one.Upstream, Key: one.Key.Value, KeepStreams: one.KeepStreams, Transport: x.transport, Room: m.room,
-		Reserve: func(ctx context.Context, r model.Request) (func(model.Usage, model.Call), error) {
+		Reserve: func(ctx context.Context, r model.Request) (model.Lease, error) {
 			return m.leases.reserve(ctx, one.Name, r)
 		},
 	})

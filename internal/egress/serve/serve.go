@@ -16,6 +16,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -106,6 +107,7 @@ func (p *process) run() error {
 	}
 	s, err = egress.New(egress.Config{
 		Rules: rules, Listeners: listeners, Intercept: inside, Resolve: p.resolve, Dial: p.dial, Record: p.record, Ask: questions.ask,
+		Begun: p.begun, Over: func(id uint64) { p.report(egressapi.Report{Over: id}) }, Moved: p.moved,
 		Limits:   egress.Limits{AskWithin: egressapi.AskWithin},
 		Upstream: upstream{p},
 		// Of an intercepted connection that only waits, a good part is what its handshake left behind. For others a collection takes
@@ -238,6 +240,23 @@ func (p *process) record(c egress.Connection) {
 	p.report(egressapi.Report{Connection: &told})
 }
 
+// begun reports a connection that has got through.
+func (p *process) begun(c egress.Connection) {
+	told := connection(c)
+	p.report(egressapi.Report{Begun: &told})
+}
+
+// moved reports what has passed.
+func (p *process) moved(all []egress.Connection) {
+	for part := range slices.Chunk(all, egressapi.MovedEach) {
+		var r egressapi.Report
+		for _, c := range part {
+			r.Moved = append(r.Moved, egressapi.Moved{ID: c.ID, Sent: c.Sent, Received: c.Received})
+		}
+		p.report(r)
+	}
+}
+
 // list answers a List. There is no server before the first Setup.
 func (p *process) list(x *egressapi.List, s *egress.Server) {
 	var open []egress.Connection
@@ -261,7 +280,7 @@ func (p *process) list(x *egressapi.List, s *egress.Server) {
 
 func connection(c egress.Connection) egressapi.Connection {
 	r := egressapi.Connection{
-		Began: c.Began, DurationMS: c.Duration.Milliseconds(), Way: c.Way, Host: c.Target.Host.String(), Port: c.Target.Port,
+		ID: c.ID, Began: c.Began, DurationMS: c.Duration.Milliseconds(), Way: c.Way, Host: c.Target.Host.String(), Port: c.Target.Port,
 		Rule: c.Rule, Refused: c.Refused, SentBytes: c.Sent, ReceivedBytes: c.Received, Count: max(c.Count, 1),
 		Secrets: c.Secrets, Requests: c.Requests,
 	}
