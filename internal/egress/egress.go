@@ -37,6 +37,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/bucket"
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
+	"github.com/carrel-dev/carrel/internal/egress/room"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
@@ -92,9 +93,11 @@ type Config struct {
 	// Begun is told of each connection that has got through, before a byte of it passes. It ends with the Record that has its
 	// ID, or else with Over. Moved is told from time to time what has passed on those that are open; only ID, Sent and
 	// Received are set. So what was open is known if the process is killed. They may be called as Record may. nil is not told.
-	Begun  func(Connection)
-	Over   func(id uint64)
-	Moved  func([]Connection)
+	Begun func(Connection)
+	Over  func(id uint64)
+	Moved func([]Connection)
+	// Room bounds what connections take in memory beyond a little for each. nil is a room of its own.
+	Room   *room.Room
 	Limits Limits
 	// Ask has a person asked whether a target may be reached, because of a rule with Ask. nil is yes, an error says why
 	// not. It is called once for all connections that wait for the same target, and returns when ctx ends: then nobody
@@ -198,6 +201,9 @@ func New(c Config) (*Server, error) {
 	}
 	if c.Dial == nil {
 		c.Dial = dial
+	}
+	if c.Room == nil {
+		c.Room = room.New()
 	}
 	if c.Record == nil {
 		c.Record = func(Connection) {}

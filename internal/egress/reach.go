@@ -48,6 +48,7 @@ var answers = []struct {
 }{
 	{errdefs.IsPermissionDenied, http.StatusForbidden, proxy.SOCKSNotAllowed},
 	{errdefs.IsInvalidArgument, http.StatusBadRequest, proxy.SOCKSFailure},
+	{errdefs.IsResourceExhausted, http.StatusServiceUnavailable, proxy.SOCKSFailure},
 	{errdefs.IsNotImplemented, http.StatusNotImplemented, proxy.SOCKSCommand},
 	{func(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }, http.StatusBadGateway, proxy.SOCKSRefused},
 	{func(error) bool { return true }, http.StatusBadGateway, proxy.SOCKSUnreachable},

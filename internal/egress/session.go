@@ -29,6 +29,7 @@ type session struct {
 	recorded       bool // there is nothing more to record
 	begun          bool // Config.Begun was told
 	over           bool // and of the end
+	largeHead      bool // see giveHead
 	// model serves the session, nil if its target is a host. Both are set once, under the server's mutex.
 	model     http.Handler
 	modelHost netrule.Host
@@ -176,6 +177,7 @@ func (x *session) end() {
 		_ = up.Close()
 	}
 	_ = x.client.Close()
+	x.giveHead()
 	if why != "" {
 		x.c.Refused = why
 	}

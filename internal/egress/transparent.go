@@ -27,7 +27,7 @@ func (s *Server) transparent(ctx context.Context, x *session) {
 	x.refuse(err)
 	// A reset would say nothing, so the reason is told where the protocol has a way to.
 	_ = x.client.SetReadDeadline(time.Now().Add(min(goodbye, s.cfg.Limits.Handshake)))
-	first, _, unread := proxy.ReadFirst(nil, x.client)
+	first, _, unread := proxy.ReadFirst(nil, &heads{x: x})
 	if unread != nil {
 		first.Protocol = proxy.Opaque
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/egress/proxy"
+	"github.com/carrel-dev/carrel/internal/egress/room"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
@@ -21,6 +22,13 @@ func (x *exchange) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	defer x.leave()
+	takes := int64(room.Request) + 2*bytesOf(r.Header)
+	if !x.way.Room.Take(takes) {
+		x.refuse(full)
+		say(w, r, http.StatusServiceUnavailable, Refusal{Why: full})
+		return
+	}
+	defer x.way.Room.Give(takes)
 	if x.trouble != nil {
 		w.Header().Set("Connection", "close")
 		say(w, r, http.StatusBadGateway, Refusal{Why: text(x.trouble)})
@@ -55,6 +63,16 @@ func (x *exchange) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Rewrite: q.rewrite, ModifyResponse: q.response, ErrorHandler: q.failed,
 		Transport: x.rt, FlushInterval: -1, BufferPool: buffers, ErrorLog: silent,
 	}).ServeHTTP(&answer{w, q}, r)
+}
+
+// bytesOf is how long the fields of a header are.
+func bytesOf(h http.Header) (n int64) {
+	for name, values := range h {
+		for _, v := range values {
+			n += int64(len(name) + len(v))
+		}
+	}
+	return n
 }
 
 // say answers a request in egress's own name, as JSON if it asks for that.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/egress/model"
+	"github.com/carrel-dev/carrel/internal/egress/room"
 	"github.com/carrel-dev/carrel/test/leaks"
 )
 
@@ -30,7 +31,7 @@ type rig struct {
 	t     *testing.T
 	front *httptest.Server
 	host  *httptest.Server
-	room  *model.Room
+	room  *room.Room
 
 	mu     sync.Mutex
 	models []string
@@ -42,7 +43,7 @@ type rig struct {
 // start serves an API in front of a host that does what serve says. change may be nil.
 func start(t *testing.T, api model.API, serve http.HandlerFunc, change func(*model.Config)) *rig {
 	t.Helper()
-	r := &rig{t: t, usages: make(chan model.Usage, 100), room: model.NewRoom()}
+	r := &rig{t: t, usages: make(chan model.Usage, 100), room: room.New()}
 	r.host = httptest.NewUnstartedServer(serve)
 	r.host.Config.ErrorLog = nil
 	r.host.StartTLS()
@@ -149,11 +150,11 @@ func (r *rig) get(method, path, body string, fields ...string) (status int, text
 }
 
 // freed waits until a room of a size is empty: a body is freed just after the program has its response.
-func freed(t *testing.T, room *model.Room, size int64) {
+func freed(t *testing.T, r *room.Room, size int64) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); model.RoomLeft(room) != size; {
+	for deadline := time.Now().Add(patience); r.Left() != size; {
 		if time.Now().After(deadline) {
-			t.Errorf("%d bytes of %d are left of the room", model.RoomLeft(room), size)
+			t.Errorf("%d bytes of %d are left of the room", r.Left(), size)
 			return
 		}
 		time.Sleep(time.Millisecond) //nolint:forbidigo // there is no event for memory that is given back

@@ -43,6 +43,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
+	"github.com/carrel-dev/carrel/internal/egress/room"
 )
 
 // API is the API that a host has.
@@ -73,8 +74,8 @@ type Config struct {
 	Reserve func(ctx context.Context, r Request) (Lease, error)
 	// Transport sends the requests. Its connections are to the host of Upstream. Required; see NewTransport.
 	Transport http.RoundTripper
-	// Room bounds what request bodies take in memory, of several handlers together. nil is a room of its own.
-	Room *Room
+	// Room bounds what requests take in memory, of several handlers together. nil is a room of its own.
+	Room *room.Room
 	// Idle ends a request for which nothing has come from the host for so long; 30 min.
 	Idle time.Duration
 	// Longest ends a request in any case; 2 h.
@@ -106,7 +107,7 @@ const (
 )
 
 // MaxBody bounds the body of a request in bytes.
-const MaxBody = 64 << 20
+const MaxBody = 32 << 20
 
 // Handler serves one API. It may be used by many goroutines.
 type Handler struct {
@@ -137,7 +138,7 @@ func New(c Config) (*Handler, error) {
 		return bad("Reserve and Transport are required")
 	}
 	if c.Room == nil {
-		c.Room = NewRoom()
+		c.Room = room.New()
 	}
 	for d, usual := range map[*time.Duration]time.Duration{&c.Idle: 30 * time.Minute, &c.Longest: 2 * time.Hour, &c.Slow: time.Minute} {
 		if *d == 0 {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/egress/model"
+	"github.com/carrel-dev/carrel/internal/egress/room"
 	"github.com/carrel-dev/carrel/internal/spec/budget"
 	"github.com/carrel-dev/carrel/internal/spec/httprule"
 )
@@ -271,7 +272,7 @@ func TestUsageIsAskedFor(t *testing.T) {
 		if u := r.used(); u.Input != 7 || u.Unknown {
 			t.Errorf("%.80s: %+v", c.body, u)
 		}
-		freed(t, r.room, model.RoomBytes)
+		freed(t, r.room, room.Bytes)
 	}
 	r := start(t, model.OpenAI, serve, func(c *model.Config) { c.KeepStreams = true })
 	if r.get("POST", "/v1/chat/completions", `{"model":"m","stream":true}`); sent != `{"model":"m","stream":true}` {

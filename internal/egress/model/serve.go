@@ -17,12 +17,19 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
+	"github.com/carrel-dev/carrel/internal/egress/room"
 	"github.com/carrel-dev/carrel/internal/spec/httprule"
 )
 
 // ServeHTTP serves one request. Who calls it has checked that the request is for this API's name.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{h: h, w: w, r: r, body: &body{room: h.cfg.Room}, control: http.NewResponseController(w)}
+	if !h.cfg.Room.Take(room.ModelCall) {
+		w.Header().Set("Connection", "close")
+		h.say(w, noRoom)
+		return
+	}
+	defer h.cfg.Room.Give(room.ModelCall)
 	defer func() { x.body.free() }()
 	// net/http reads what is left of a body before it answers, as long as this lasts.
 	_ = x.control.SetReadDeadline(time.Now().Add(h.cfg.Slow))

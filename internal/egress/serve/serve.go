@@ -27,6 +27,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox/netns"
 	"github.com/carrel-dev/carrel/internal/egress"
+	"github.com/carrel-dev/carrel/internal/egress/room"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 	"github.com/carrel-dev/carrel/internal/wire/egressapi"
 )
@@ -41,12 +42,13 @@ const gcPercent = 25
 // Run serves until the control socket is closed.
 func Run() error {
 	debug.SetGCPercent(gcPercent)
+	debug.SetMemoryLimit(room.MemoryLimit)
 	control, err := takeControl()
 	if err != nil {
 		return err
 	}
 	defer control.Close()
-	p := &process{control: control, out: json.NewEncoder(control)}
+	p := &process{control: control, room: room.New(), out: json.NewEncoder(control)}
 	if err := p.run(); err != nil {
 		p.report(egressapi.Report{Error: err.Error()})
 		return err
@@ -56,6 +58,7 @@ func Run() error {
 
 type process struct {
 	control net.Conn
+	room    *room.Room
 	setup   atomic.Pointer[egressapi.Setup] // in force
 	hop     atomic.Pointer[hop]             // its proxy
 	names   atomic.Pointer[answers]         // of its resolver
@@ -107,7 +110,7 @@ func (p *process) run() error {
 	}
 	s, err = egress.New(egress.Config{
 		Rules: rules, Listeners: listeners, Intercept: inside, Resolve: p.resolve, Dial: p.dial, Record: p.record, Ask: questions.ask,
-		Begun: p.begun, Over: func(id uint64) { p.report(egressapi.Report{Over: id}) }, Moved: p.moved,
+		Room: p.room, Begun: p.begun, Over: func(id uint64) { p.report(egressapi.Report{Over: id}) }, Moved: p.moved,
 		Limits:   egress.Limits{AskWithin: egressapi.AskWithin},
 		Upstream: upstream{p},
 		// Of an intercepted connection that only waits, a good part is what its handshake left behind. For others a collection takes
