@@ -58,8 +58,15 @@ type Limits struct {
 	Handshake   time.Duration // from accepting a connection to a complete request, and for the first bytes of a tunnel; 10 s
 	// Idle ends a connection on which no bytes have come from either side for so long; 30 min. A model may think
 	// for minutes before it answers, and SSH says nothing while nobody types.
-	Idle     time.Duration
-	Dial     time.Duration // for resolving a name, and again for all attempts to connect; 10 s
+	Idle time.Duration
+	Dial time.Duration // for resolving a name, and again for all attempts to connect; 10 s
+	// DialBurst is how many connections to hosts are made at once, DialEvery how often another is in the long run; 2,000 and 10 ms.
+	// Each that this side closes first keeps a port of the host for a minute, of those that all have for one destination. More
+	// wait, up to Dial.
+	DialBurst int
+	DialEvery time.Duration
+	// First is how long the first byte of a program is waited for on ports of TLS and HTTP before its host is connected; 2 s.
+	First    time.Duration
 	DNSBurst int           // queries at once; 1,000. A program that keeps no answers asks two for each connection
 	DNSEvery time.Duration // how often another is answered in the long run; 1 ms
 	Names    int           // names with an address, those in rules included; 8192
@@ -173,6 +180,7 @@ type Server struct {
 	asked    asked
 	stopped  bool
 	dnsFull  time.Time // see bucket.Bound
+	dialFull time.Time
 	// settling runs Config.Settled, nil until the first connection.
 	settling *time.Timer
 	lastID   uint64      // of sessions
@@ -189,6 +197,9 @@ func New(c Config) (*Server, error) {
 	l.Handshake = cmp.Or(l.Handshake, 10*time.Second)
 	l.Idle = cmp.Or(l.Idle, 30*time.Minute)
 	l.Dial = cmp.Or(l.Dial, 10*time.Second)
+	l.DialBurst = cmp.Or(l.DialBurst, 2000)
+	l.DialEvery = cmp.Or(l.DialEvery, 10*time.Millisecond)
+	l.First = cmp.Or(l.First, 2*time.Second)
 	l.DNSBurst = cmp.Or(l.DNSBurst, 1000)
 	l.DNSEvery = cmp.Or(l.DNSEvery, time.Millisecond)
 	l.Names = cmp.Or(l.Names, 8192)

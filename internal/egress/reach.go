@@ -76,6 +76,9 @@ func (x *session) reach(ctx context.Context, t netrule.Target) error {
 		return err
 	}
 	rules, err := x.decide(ctx, t)
+	if err == nil {
+		err = x.first(t)
+	}
 	if err != nil {
 		return err
 	}
@@ -95,6 +98,9 @@ func (x *session) reach(ctx context.Context, t netrule.Target) error {
 
 // connect connects to a target that the rules allow. The address is zero if a proxy did.
 func (s *Server) connect(ctx context.Context, rules *netrule.Rules, t netrule.Target) (net.Conn, netip.AddrPort, error) {
+	if err := s.pace(ctx, t); err != nil {
+		return nil, netip.AddrPort{}, err
+	}
 	if s.cfg.Upstream == nil || !s.cfg.Upstream.Serves(t) {
 		addresses, err := s.resolve(ctx, rules, t)
 		if err != nil {

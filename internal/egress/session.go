@@ -26,10 +26,11 @@ type session struct {
 	// read them.
 	c              Connection
 	sent, received atomic.Int64
-	recorded       bool // there is nothing more to record
-	begun          bool // Config.Begun was told
-	over           bool // and of the end
-	largeHead      bool // see giveHead
+	recorded       bool   // there is nothing more to record
+	begun          bool   // Config.Begun was told
+	over           bool   // and of the end
+	largeHead      bool   // see giveHead
+	had            []byte // what first has read
 	// model serves the session, nil if its target is a host. Both are set once, under the server's mutex.
 	model     http.Handler
 	modelHost netrule.Host
@@ -173,7 +174,11 @@ func (x *session) end() {
 		x.idle.Stop()
 	}
 	s.mu.Unlock()
-	if up != nil {
+	switch {
+	case up == nil:
+	case x.sent.Load() == 0 && x.received.Load() == 0: // in order, it would keep a port of this host
+		abort(up)
+	default:
 		_ = up.Close()
 	}
 	_ = x.client.Close()

@@ -56,6 +56,11 @@ func (x *session) tunnel(ctx context.Context, had []byte) {
 	if held && len(had) == 0 && err == nil {
 		return // the client has ended, and said nothing
 	}
+	if len(had) == 0 && err == nil && programFirst(x.c.Target) {
+		abort(x.up) // in order, it would keep a port of this host
+		<-back
+		return
+	}
 	var r reader
 	if err == nil {
 		r, err = x.carry(first)

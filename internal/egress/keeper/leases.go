@@ -33,6 +33,35 @@ type leases struct {
 	grants chan egressapi.Granted // what is to be written; nil until the first lease
 	ended  bool
 	broken error // why the process was ended from here
+
+	slow time.Time // until when it has been told to wait; of who reads the process
+}
+
+// pace has the process wait if it makes connections too fast.
+func (l *leases) pace() {
+	if l.k.cfg.Pace == nil {
+		return
+	}
+	wait, now := l.k.cfg.Pace(), time.Now()
+	if wait <= 0 || now.Before(l.slow) {
+		return
+	}
+	l.slow = now.Add(wait)
+	line, err := json.Marshal(egressapi.Line{
+		Setup: egressapi.Setup{Version: egressapi.Version}, Slow: &egressapi.Slow{MS: max(wait.Milliseconds(), 1)},
+	})
+	if err == nil {
+		l.k.granting.Go(func() { l.say(line) })
+	}
+}
+
+// say writes a line.
+func (l *leases) say(line []byte) {
+	ctx, cancel := context.WithTimeout(l.k.alive, grantWithin)
+	defer cancel()
+	if err := l.p.write(ctx, append(line, '\n')); err != nil {
+		l.p.Kill() // half a line may be written
+	}
 }
 
 // lease is a request that was asked for; done is nil until it is granted.
@@ -162,12 +191,7 @@ func (l *leases) write() {
 	for x := range l.grants {
 		line, err := json.Marshal(egressapi.Line{Setup: egressapi.Setup{Version: egressapi.Version}, Granted: &x})
 		if err == nil {
-			ctx, cancel := context.WithTimeout(l.k.alive, grantWithin)
-			err = l.p.write(ctx, append(line, '\n'))
-			cancel()
-		}
-		if err != nil {
-			l.p.Kill() // half a line may be written
+			l.say(line)
 		}
 	}
 }

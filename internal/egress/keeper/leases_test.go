@@ -75,6 +75,12 @@ func (f *fake) say(r egressapi.Report) { _ = json.NewEncoder(f.far).Encode(r) }
 // newFake starts one. The first start succeeds, and no other.
 func newFake(t *testing.T, reserve func(ctx context.Context, endpoint, model string) (func(egressapi.Usage), error)) *fake {
 	t.Helper()
+	return newFakeWith(t, func(c *keeper.Config) { c.Reserve = reserve })
+}
+
+// newFakeWith is newFake with a Config that is changed.
+func newFakeWith(t *testing.T, change func(*keeper.Config)) *fake {
+	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +102,7 @@ func newFake(t *testing.T, reserve func(ctx context.Context, endpoint, model str
 		x.say(egressapi.Report{Ready: true})
 	}()
 	first := true
-	x.Keeper, err = keeper.Start(t.Context(), keeper.Config{
+	cfg := keeper.Config{
 		Starter: keeper.Remote(func(context.Context) (*os.File, error) {
 			if !first {
 				return nil, errors.New("once is enough")
@@ -105,8 +111,10 @@ func newFake(t *testing.T, reserve func(ctx context.Context, endpoint, model str
 			return os.NewFile(uintptr(fds[0]), "near"), nil
 		}),
 		Setup:      egressapi.Setup{Models: []egressapi.Model{{Name: "claude", Key: egressapi.NewPrivate("k")}}},
-		Connection: func(c egressapi.Connection) { x.told <- c }, Trouble: func(err error) { x.ended <- err }, Reserve: reserve,
-	})
+		Connection: func(c egressapi.Connection) { x.told <- c }, Trouble: func(err error) { x.ended <- err },
+	}
+	change(&cfg)
+	x.Keeper, err = keeper.Start(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,6 +247,22 @@ func TestLostConnections(t *testing.T) {
 	if len(x.told) > 0 {
 		t.Errorf("%+v", <-x.told)
 	}
+}
+
+// A process that makes connections too fast is told to wait, once for each wait.
+func TestSlow(t *testing.T) {
+	x := newFakeWith(t, func(c *keeper.Config) { c.Pace = func() time.Duration { return time.Hour } })
+	for id := range uint64(3) {
+		x.say(egressapi.Report{Begun: &egressapi.Connection{ID: id + 1}})
+	}
+	if l := x.line(t); l.Slow == nil || l.Slow.MS != 3_600_000 {
+		t.Errorf("%+v", l)
+	}
+	go func() { _ = x.SetRules(t.Context(), nil) }()
+	if l := x.line(t); l.Slow != nil {
+		t.Errorf("%+v", l)
+	}
+	x.say(egressapi.Report{Ready: true})
 }
 
 // A process that was taken over is ended when it breaks the rules of the messages.

@@ -126,6 +126,7 @@ func (p *process) read(connection func(egressapi.Connection)) {
 			connection(p.begun.ended(*r.Connection))
 		case r.Begun != nil:
 			said = p.begun.add(r.Begun)
+			p.leases.pace()
 		case r.Over != 0:
 			delete(p.begun.open, r.Over)
 		case r.Moved != nil:

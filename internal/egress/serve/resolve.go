@@ -2,11 +2,13 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
 	"time"
 
+	"github.com/carrel-dev/carrel/internal/base/bucket"
 	"github.com/carrel-dev/carrel/internal/egress"
 )
 
@@ -24,7 +26,34 @@ type answers struct {
 
 	mu    sync.Mutex
 	known map[string]answer
+	full  time.Time // see pace
 }
+
+// pace bounds the names that are asked for, so that one workspace does not have the host's name server refuse all. Those beyond
+// it wait.
+var pace = bucket.Bound{Burst: 200, Every: 20 * time.Millisecond}
+
+// may waits until another name may be asked for.
+func (a *answers) may(ctx context.Context) error {
+	for {
+		a.mu.Lock()
+		full, wait := pace.Take(a.full, time.Now())
+		a.full = full
+		a.mu.Unlock()
+		if wait == 0 {
+			return nil
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return errPaced
+		}
+	}
+}
+
+var errPaced = errors.New("this workspace asks for too many names")
 
 type answer struct {
 	addresses []netip.Addr
@@ -39,6 +68,9 @@ func (a *answers) resolve(ctx context.Context, name string) ([]netip.Addr, error
 	a.mu.Unlock()
 	if known && now.Before(k.until) {
 		return k.addresses, nil
+	}
+	if err := a.may(ctx); err != nil {
+		return nil, err
 	}
 	addresses, err := a.ask(ctx, name)
 	if err != nil {

@@ -87,8 +87,15 @@ func (p *process) run() error {
 	in.Buffer(make([]byte, 0, 4<<10), egressapi.MaxSetup)
 	questions, asked := newAsks(p.report), newLeases(p.report)
 	var s *egress.Server
-	list := func(x *egressapi.List) { p.list(x, s) }
-	setup, err := next(in, questions, asked, list)
+	others := func(x *egressapi.Line) {
+		switch {
+		case x.List != nil:
+			p.list(x.List, s)
+		case s != nil:
+			s.Slow(time.Duration(x.Slow.MS) * time.Millisecond)
+		}
+	}
+	setup, err := next(in, questions, asked, others)
 	if err != nil {
 		return err
 	}
@@ -132,7 +139,7 @@ func (p *process) run() error {
 	}()
 	p.report(egressapi.Report{Ready: true})
 	for {
-		setup, err := next(in, questions, asked, list)
+		setup, err := next(in, questions, asked, others)
 		if errors.Is(err, io.EOF) {
 			cancel()
 			return <-served
@@ -178,7 +185,7 @@ func (p *process) adopt(s *egressapi.Setup) error {
 }
 
 // next reads a Setup, and hands on what comes before it. io.EOF is the end.
-func next(in *bufio.Scanner, questions *asks, asked *leases, list func(*egressapi.List)) (*egressapi.Setup, error) {
+func next(in *bufio.Scanner, questions *asks, asked *leases, others func(*egressapi.Line)) (*egressapi.Setup, error) {
 	for in.Scan() {
 		var line egressapi.Line
 		if err := json.Unmarshal(in.Bytes(), &line); err != nil {
@@ -189,8 +196,8 @@ func next(in *bufio.Scanner, questions *asks, asked *leases, list func(*egressap
 			questions.answer(line.Answer)
 		case line.Granted != nil:
 			asked.granted(line.Granted)
-		case line.List != nil:
-			list(line.List)
+		case line.List != nil, line.Slow != nil:
+			others(&line)
 		default:
 			return &line.Setup, line.Check()
 		}

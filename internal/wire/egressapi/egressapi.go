@@ -17,6 +17,7 @@
 //	  ── Granted ──────────────────────────▶  it is made, or refused
 //	  ◀───── Report{Progress}, while what it uses grows ──
 //	  ◀───── Report{Usage}, when one that was granted has ended ──
+//	  ── Slow ─────────────────────────────▶  makes connections later
 //	  ── List ─────────────────────────────▶
 //	  ◀───── Report{Open}, one or more: the connections that are open ──
 //	  ── end of file ──────────────────────▶  ends
