@@ -134,6 +134,53 @@ func TestRequestsAreCounted(t *testing.T) {
 	}
 }
 
+// A request that offers HTTP/2 goes on without it, as Java's client sends it, and any other upgrade is refused.
+func TestRequestsOfJava(t *testing.T) {
+	got := make(chan *http.Request, 10)
+	host := raw(t, func(c net.Conn) {
+		r, err := http.ReadRequest(bufio.NewReader(c))
+		if err != nil {
+			return
+		}
+		got <- r
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+	})
+	w := start(t, rules(t, "GET example.com/v1/*"), nil)
+	w.leads("example.com", public, 80, host)
+	const upgrade = "Host: example.com\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\nUpgrade: h2c\r\n\r\n"
+	for _, ask := range []func() net.Conn{
+		func() net.Conn {
+			c := w.transparent(netip.AddrPortFrom(w.lookup("example.com"), 80))
+			_, _ = io.WriteString(c, "GET /v1/a HTTP/1.1\r\n"+upgrade)
+			return c
+		},
+		func() net.Conn {
+			c := w.open(w.proxy.Addr())
+			_, _ = io.WriteString(c, "GET http://example.com/v1/a HTTP/1.1\r\n"+upgrade)
+			return c
+		},
+	} {
+		if res, err := http.ReadResponse(bufio.NewReader(ask()), nil); err != nil || res.StatusCode != 200 {
+			t.Errorf("%+v, %v", res, err)
+			continue
+		} else {
+			_ = res.Body.Close()
+		}
+		if h := (<-got).Header; h.Get("Upgrade")+h.Get("Http2-Settings") != "" || strings.Contains(h.Get("Connection"), "pgrade") {
+			t.Errorf("the host got %v", h)
+		}
+	}
+	for _, other := range []string{"h2c, websocket", "TLS/1.0", "h2"} {
+		c := w.transparent(netip.AddrPortFrom(w.lookup("example.com"), 80))
+		_, _ = io.WriteString(c, "GET /v1/a HTTP/1.1\r\n"+strings.Replace(upgrade, "h2c", other, 1))
+		if res, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || res.StatusCode != 403 {
+			t.Errorf("%s: %+v, %v", other, res, err)
+		} else {
+			_ = res.Body.Close()
+		}
+	}
+}
+
 // On a connection that is read, no other host and no other protocol is asked for.
 func TestRequestsMisdirected(t *testing.T) {
 	w := start(t, rules(t, "GET,POST *.example.com/v1/*"), nil)
@@ -160,7 +207,7 @@ func TestRequestsMisdirected(t *testing.T) {
 		"GET /v1/../hidden HTTP/1.1\r\nHost: a.example.com\r\n\r\n",
 		"POST /v1/a HTTP/1.1\r\nHost: a.example.com\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + hidden,
 		"POST /v1/a HTTP/1.1\r\nHost: a.example.com\r\nContent-Length: 0\r\nX: y\r\n z\r\n\r\n" + hidden,
-		"GET /v1/a HTTP/1.1\r\nHost: a.example.com\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+		"GET /v1/a HTTP/1.1\r\nHost: a.example.com\r\nUpgrade: h2c, x\r\nConnection: Upgrade\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 		"SSH-2.0-x\r\n",
 		hidden,

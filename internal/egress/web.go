@@ -124,6 +124,9 @@ func serveWeb(w http.ResponseWriter, r *http.Request) {
 	if err != nil || named != t || r.URL.Scheme != "http" || r.URL.User != nil || r.Method == http.MethodConnect {
 		panic(http.ErrAbortHandler)
 	}
+	if c.x.limited() {
+		intercept.WithoutH2C(r)
+	}
 	done, no := c.x.admit(intercept.Asked(r))
 	if no != nil {
 		c.x.recorded = true // as a request that was refused

@@ -39,6 +39,9 @@ func (x *exchange) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		say(w, r, status, Refusal{Why: why})
 		return
 	}
+	if x.way.Plain && x.way.Judged {
+		WithoutH2C(r)
+	}
 	if x.way.Admit != nil {
 		done, no := x.way.Admit(Asked(r))
 		if no != nil {
@@ -96,6 +99,33 @@ func Asked(r *http.Request) *netrule.Request {
 		}
 	}
 	return q
+}
+
+// WithoutH2C has a request of HTTP/1.1 without TLS that offers to go on in HTTP/2 (RFC 7540, 3.2) go on as it is, as a server
+// without that does. Java's client offers it with every first request. What offers another protocol too is left.
+func WithoutH2C(r *http.Request) {
+	offers := r.Header["Upgrade"]
+	if r.ProtoMajor != 1 || len(offers) == 0 {
+		return
+	}
+	for token := range strings.SplitSeq(strings.Join(offers, ","), ",") {
+		if !strings.EqualFold(strings.TrimSpace(token), "h2c") {
+			return
+		}
+	}
+	delete(r.Header, "Upgrade")
+	delete(r.Header, "Http2-Settings")
+	var kept []string
+	for token := range strings.SplitSeq(strings.Join(r.Header["Connection"], ","), ",") {
+		token = strings.TrimSpace(token)
+		if token != "" && !strings.EqualFold(token, "upgrade") && !strings.EqualFold(token, "http2-settings") {
+			kept = append(kept, token)
+		}
+	}
+	delete(r.Header, "Connection")
+	if len(kept) > 0 {
+		r.Header["Connection"] = []string{strings.Join(kept, ", ")}
+	}
 }
 
 // Refuse answers a request that is not admitted.
