@@ -90,6 +90,10 @@ type Config struct {
 	Models []Model
 	// Resolve returns the addresses of a name, in the order in which they are tried. nil is the host's resolver.
 	Resolve func(ctx context.Context, name string) ([]netip.Addr, error)
+	// Services and Text return the records SRV and TXT of a name, without a final dot in them. nil is none. They are asked for names
+	// of which some port may be reached.
+	Services func(ctx context.Context, name string) ([]*net.SRV, error)
+	Text     func(ctx context.Context, name string) ([]string, error)
 	// Dial connects to exactly this address over TCP; Limits.Idle needs the counters of the kernel. nil is net.Dialer.
 	Dial func(ctx context.Context, a netip.AddrPort) (net.Conn, error)
 	// Upstream is a proxy outside by which targets are reached. nil is none.
@@ -181,6 +185,8 @@ type Server struct {
 	stopped  bool
 	dnsFull  time.Time // see bucket.Bound
 	dialFull time.Time
+	// lookups is held by each lookup of records over UDP.
+	lookups chan struct{}
 	// settling runs Config.Settled, nil until the first connection.
 	settling *time.Timer
 	lastID   uint64      // of sessions
@@ -224,7 +230,8 @@ func New(c Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: c, rules: c.Rules, inside: c.Intercept, refused: newRefusals(c.Record), names: newNames(l.Names), sessions: map[*session]struct{}{},
-		asked: asked{open: map[netrule.Target]*question{}, answers: map[netrule.Target]answered{}},
+		lookups: make(chan struct{}, mostLookups),
+		asked:   asked{open: map[netrule.Target]*question{}, answers: map[netrule.Target]answered{}},
 	}
 	var err error
 	if s.plain, err = intercept.New(intercept.Config{}); err != nil {

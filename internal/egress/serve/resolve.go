@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,6 +24,7 @@ const (
 // answers keeps what a resolver says for a short time.
 type answers struct {
 	ask func(ctx context.Context, name string) ([]netip.Addr, error)
+	of  *net.Resolver // for other records, which are not kept
 
 	mu    sync.Mutex
 	known map[string]answer
@@ -93,5 +95,25 @@ func resolver(at netip.AddrPort) *answers {
 			return (&net.Dialer{}).DialContext(ctx, network, at.String())
 		}
 	}
-	return &answers{known: map[string]answer{}, ask: egress.Lookup(r)}
+	return &answers{known: map[string]answer{}, ask: egress.Lookup(r), of: r}
+}
+
+// services returns the records SRV of a name.
+func (a *answers) services(ctx context.Context, name string) ([]*net.SRV, error) {
+	if err := a.may(ctx); err != nil {
+		return nil, err
+	}
+	_, all, err := a.of.LookupSRV(ctx, "", "", name+".")
+	for _, x := range all {
+		x.Target = strings.TrimSuffix(x.Target, ".")
+	}
+	return all, err
+}
+
+// text returns the records TXT of a name.
+func (a *answers) text(ctx context.Context, name string) ([]string, error) {
+	if err := a.may(ctx); err != nil {
+		return nil, err
+	}
+	return a.of.LookupTXT(ctx, name+".")
 }

@@ -116,7 +116,8 @@ func (p *process) run() error {
 		return err
 	}
 	s, err = egress.New(egress.Config{
-		Rules: rules, Listeners: listeners, Intercept: inside, Resolve: p.resolve, Dial: p.dial, Record: p.record, Ask: questions.ask,
+		Rules: rules, Listeners: listeners, Intercept: inside, Resolve: p.resolve,
+		Services: p.services, Text: p.text, Dial: p.dial, Record: p.record, Ask: questions.ask,
 		Room: p.room, Begun: p.begun, Over: func(id uint64) { p.report(egressapi.Report{Over: id}) }, Moved: p.moved,
 		Limits:   egress.Limits{AskWithin: egressapi.AskWithin},
 		Upstream: upstream{p},
@@ -211,6 +212,15 @@ func next(in *bufio.Scanner, questions *asks, asked *leases, others func(*egress
 // resolve asks the resolver of the Setup in force.
 func (p *process) resolve(ctx context.Context, name string) ([]netip.Addr, error) {
 	return p.names.Load().resolve(ctx, name)
+}
+
+// services and text ask it too.
+func (p *process) services(ctx context.Context, name string) ([]*net.SRV, error) {
+	return p.names.Load().services(ctx, name)
+}
+
+func (p *process) text(ctx context.Context, name string) ([]string, error) {
+	return p.names.Load().text(ctx, name)
 }
 
 func rulesOf(s *egressapi.Setup) (*netrule.Rules, error) {
