@@ -31,6 +31,8 @@ func TestKey(t *testing.T) {
 	}{
 		{model.Anthropic, "https://example.com/base/", "/v1/messages?beta=true", "POST example.com /base/v1/messages?beta=true"},
 		{model.OpenAI, "https://example.com:8443/api/v1", "/v1/chat/completions", "POST example.com:8443 /api/v1/chat/completions"},
+		{model.Anthropic, "https://example.com", "/messages", "POST example.com /v1/messages"},
+		{model.OpenAI, "https://example.com/api/v1", "/responses", "POST example.com /api/v1/responses"},
 	} {
 		var got *http.Request
 		var body string
@@ -112,11 +114,12 @@ func TestCalls(t *testing.T) {
 	served := map[model.API][]string{
 		model.Anthropic: {
 			"POST /v1/messages", "POST /v1/messages/count_tokens", "GET /v1/models", "GET /v1/models/claude-x",
-			"GET /v1/models?limit=1",
+			"GET /v1/models?limit=1", "POST /messages", "POST /messages/count_tokens", "GET /models", "GET /models/claude-x",
 		},
 		model.OpenAI: {
 			"POST /v1/responses", "POST /v1/chat/completions", "POST /v1/completions", "POST /v1/embeddings", "GET /v1/models",
 			"GET /v1/models/meta/llama:free", "POST /v1/responses/compact", "POST /v1/responses/input_tokens",
+			"POST /responses", "POST /chat/completions", "GET /models", "GET /models/meta/llama:free",
 		},
 	}
 	never := []string{
@@ -126,7 +129,8 @@ func TestCalls(t *testing.T) {
 		"GET /v1/models/a//b",
 		"GET /v1/models/%2e%2e/files", "POST /v1/mess%61ges", "GET /v1/responses/resp_1", "POST /V1/messages", "HEAD /v1/models",
 		"POST /v1/images/generations",
-		"GET /v1/organization/costs", "OPTIONS /v1/messages",
+		"GET /v1/organization/costs", "OPTIONS /v1/messages", "POST /", "POST //messages", "POST /v1/v1/messages", "POST /v2/messages",
+		"POST /messages/batches", "GET /models/", "GET /models/../files", "GET /models/a//b", "POST /v1messages",
 	}
 	for api, all := range served {
 		reached := 0
