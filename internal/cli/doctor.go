@@ -21,6 +21,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/build"
 	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox/probe"
+	"github.com/carrel-dev/carrel/internal/wire/brokerapi"
 )
 
 // doctorTimeout is for the daemon; the probes take a few milliseconds.
@@ -239,6 +240,9 @@ func (i *instance) checkIDs(first, count uint32) (probe.Result, bool) {
 		if json.Unmarshal(lines.Bytes(), &l) == nil { // the broker may be writing the last one
 			next = max(next, l.Next, l.Workspace.IDs.Agent+1)
 		}
+	}
+	if of := brokerapi.WorkspaceIDs(count); of < count-1 && next <= uint64(first)+uint64(of) { // the rest is for carrel-egress
+		count = of
 	}
 	left := uint64(first) + uint64(count) - min(next, uint64(first)+uint64(count))
 	r.Found = fmt.Sprintf("%d of %d ids were never used, enough for %s", left, count, counted(left/3, "workspace"))

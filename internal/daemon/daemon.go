@@ -277,6 +277,10 @@ func serve(ctx context.Context, cfg *config.Config, o options, b backend, log *s
 			allowed, why := g.Connect(name, to, egressapi.AskWithin, ctx.Done())
 			return keeper.Answer{Allow: allowed, Reason: why}
 		},
+		Owner: func(name id.Workspace) string {
+			kept, _ := db.ByName(name)
+			return kept.Owner
+		},
 		Reserve: func(ctx context.Context, name id.Workspace, endpoint, model string) (func(egressapi.Usage), error) {
 			return g.Reserve(ctx, name, endpoint, model)
 		},

@@ -187,6 +187,7 @@ func TestServerName(t *testing.T) {
 			return c
 		},
 	}
+	evil := clientHello("evil.example.com")
 	for way, open := range tunnels {
 		c := open()
 		err := tls.Client(c, &tls.Config{ServerName: "evil.example.com"}).Handshake()
@@ -206,6 +207,10 @@ func TestServerName(t *testing.T) {
 			"GET / HTTP/1.1\r\nX: y\r\n Host: evil.example.com\r\nHost: front.example.com\r\n\r\n",
 			"GET / HTTP/1.1\nHost: evil.example.com\n\n",
 			"\x16\x03\x01\x00\x05hello",
+			"\x14\x03\x03\x00\x01\x01" + evil,     // a change of keys, which servers skip
+			"\x15\x03\x01\x00\x02\x01\x5a" + evil, // a warning
+			"\x17\x03\x03\x00\x01\x00" + evil,
+			"\x18\x03\x03\x00\x01\x00" + evil,
 		} {
 			text, err := w.exchange(open(), say)
 			if err == nil && !strings.Contains(text, "egress: ") && !strings.HasPrefix(text, "\x15\x03") {
@@ -216,6 +221,16 @@ func TestServerName(t *testing.T) {
 	if n := got.Load(); n != 0 {
 		t.Errorf("%d bytes have arrived", n)
 	}
+}
+
+// clientHello is what a client of TLS sends first.
+func clientHello(name string) string {
+	near, far := net.Pipe()
+	defer far.Close()
+	go func() { _ = tls.Client(near, &tls.Config{ServerName: name}).Handshake() }()
+	b := make([]byte, 8<<10)
+	n, _ := far.Read(b)
+	return string(b[:n])
 }
 
 // What two servers read as different requests is never passed on.

@@ -37,6 +37,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/bucket"
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
+	"github.com/carrel-dev/carrel/internal/egress/room"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
@@ -57,8 +58,15 @@ type Limits struct {
 	Handshake   time.Duration // from accepting a connection to a complete request, and for the first bytes of a tunnel; 10 s
 	// Idle ends a connection on which no bytes have come from either side for so long; 30 min. A model may think
 	// for minutes before it answers, and SSH says nothing while nobody types.
-	Idle     time.Duration
-	Dial     time.Duration // for resolving a name, and again for all attempts to connect; 10 s
+	Idle time.Duration
+	Dial time.Duration // for resolving a name, and again for all attempts to connect; 10 s
+	// DialBurst is how many connections to hosts are made at once, DialEvery how often another is in the long run; 2,000 and 10 ms.
+	// Each that this side closes first keeps a port of the host for a minute, of those that all have for one destination. More
+	// wait, up to Dial.
+	DialBurst int
+	DialEvery time.Duration
+	// First is how long the first byte of a program is waited for on ports of TLS and HTTP before its host is connected; 2 s.
+	First    time.Duration
 	DNSBurst int           // queries at once; 1,000. A program that keeps no answers asks two for each connection
 	DNSEvery time.Duration // how often another is answered in the long run; 1 ms
 	Names    int           // names with an address, those in rules included; 8192
@@ -82,6 +90,10 @@ type Config struct {
 	Models []Model
 	// Resolve returns the addresses of a name, in the order in which they are tried. nil is the host's resolver.
 	Resolve func(ctx context.Context, name string) ([]netip.Addr, error)
+	// Services and Text return the records SRV and TXT of a name, without a final dot in them. nil is none. They are asked for names
+	// of which some port may be reached.
+	Services func(ctx context.Context, name string) ([]*net.SRV, error)
+	Text     func(ctx context.Context, name string) ([]string, error)
 	// Dial connects to exactly this address over TCP; Limits.Idle needs the counters of the kernel. nil is net.Dialer.
 	Dial func(ctx context.Context, a netip.AddrPort) (net.Conn, error)
 	// Upstream is a proxy outside by which targets are reached. nil is none.
@@ -89,6 +101,14 @@ type Config struct {
 	// Record is told of each connection when it has ended or was refused. Equal refusals are told at once and
 	// then counted. It may be called concurrently and must not block for long. nil records nothing.
 	Record func(Connection)
+	// Begun is told of each connection that has got through, before a byte of it passes. It ends with the Record that has its
+	// ID, or else with Over. Moved is told from time to time what has passed on those that are open; only ID, Sent and
+	// Received are set. So what was open is known if the process is killed. They may be called as Record may. nil is not told.
+	Begun func(Connection)
+	Over  func(id uint64)
+	Moved func([]Connection)
+	// Room bounds what connections take in memory beyond a little for each. nil is a room of its own.
+	Room   *room.Room
 	Limits Limits
 	// Ask has a person asked whether a target may be reached, because of a rule with Ask. nil is yes, an error says why
 	// not. It is called once for all connections that wait for the same target, and returns when ctx ends: then nobody
@@ -124,6 +144,7 @@ const (
 // Connection is the record of a connection or a query. Its text is canonical or the server's own, and never copied
 // from what a program sent.
 type Connection struct {
+	ID       uint64 // of Config.Begun, or 0
 	Began    time.Time
 	Duration time.Duration
 	Way      string
@@ -163,8 +184,13 @@ type Server struct {
 	asked    asked
 	stopped  bool
 	dnsFull  time.Time // see bucket.Bound
+	dialFull time.Time
+	// lookups is held by each lookup of records over UDP.
+	lookups chan struct{}
 	// settling runs Config.Settled, nil until the first connection.
 	settling *time.Timer
+	lastID   uint64      // of sessions
+	moving   *time.Timer // calls Config.Moved; nil while nothing is open
 }
 
 // New returns a server that does not serve yet. The error is of kind invalid argument.
@@ -177,6 +203,9 @@ func New(c Config) (*Server, error) {
 	l.Handshake = cmp.Or(l.Handshake, 10*time.Second)
 	l.Idle = cmp.Or(l.Idle, 30*time.Minute)
 	l.Dial = cmp.Or(l.Dial, 10*time.Second)
+	l.DialBurst = cmp.Or(l.DialBurst, 2000)
+	l.DialEvery = cmp.Or(l.DialEvery, 10*time.Millisecond)
+	l.First = cmp.Or(l.First, 2*time.Second)
 	l.DNSBurst = cmp.Or(l.DNSBurst, 1000)
 	l.DNSEvery = cmp.Or(l.DNSEvery, time.Millisecond)
 	l.Names = cmp.Or(l.Names, 8192)
@@ -190,6 +219,9 @@ func New(c Config) (*Server, error) {
 	if c.Dial == nil {
 		c.Dial = dial
 	}
+	if c.Room == nil {
+		c.Room = room.New()
+	}
 	if c.Record == nil {
 		c.Record = func(Connection) {}
 	}
@@ -198,7 +230,8 @@ func New(c Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: c, rules: c.Rules, inside: c.Intercept, refused: newRefusals(c.Record), names: newNames(l.Names), sessions: map[*session]struct{}{},
-		asked: asked{open: map[netrule.Target]*question{}, answers: map[netrule.Target]answered{}},
+		lookups: make(chan struct{}, mostLookups),
+		asked:   asked{open: map[netrule.Target]*question{}, answers: map[netrule.Target]answered{}},
 	}
 	var err error
 	if s.plain, err = intercept.New(intercept.Config{}); err != nil {
@@ -271,8 +304,10 @@ func (s *Server) stop() {
 		x.cut("the workspace's egress has ended")
 	}
 	s.mu.Lock()
-	if s.settling != nil {
-		s.settling.Stop()
+	for _, timer := range []*time.Timer{s.settling, s.moving} {
+		if timer != nil {
+			timer.Stop()
+		}
 	}
 	s.mu.Unlock()
 	_ = s.webServe.Close()

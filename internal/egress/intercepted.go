@@ -53,6 +53,7 @@ func (x *session) intercept(ctx context.Context, r reader, had []byte) {
 		})
 		return
 	}
+	x.giveHead()
 	_ = x.up.SetReadDeadline(time.Time{})
 	x.s.stir()
 	defer x.s.stir()
@@ -65,7 +66,7 @@ func (x *session) intercept(ctx context.Context, r reader, had []byte) {
 	}
 	// The end of the server cuts the session, which ends Serve: so the record says why.
 	got := r.by.Serve(context.WithoutCancel(ctx), &programConn{Conn: x.client, had: had, x: x}, x.c.Target,
-		intercept.Way{Dial: dial, Plain: r.plain, Judged: r.judged, Admit: x.admit})
+		intercept.Way{Dial: dial, Plain: r.plain, Judged: r.judged, Admit: x.admit, Room: x.s.cfg.Room})
 	x.c.Secrets, x.c.Requests = got.Secrets, got.Requests
 	x.firstRule()
 	if got.Refused != "" {

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/egress/proxy"
+	"github.com/carrel-dev/carrel/internal/egress/room"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
@@ -131,7 +132,7 @@ func (s *Server) modelServer() *http.Server {
 		Handler:           http.HandlerFunc(serveModel),
 		ReadHeaderTimeout: s.cfg.Limits.Handshake,
 		IdleTimeout:       s.cfg.Limits.Idle,
-		MaxHeaderBytes:    proxy.MaxHead,
+		MaxHeaderBytes:    proxy.MaxHead / 2,
 		ErrorLog:          slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 		ConnState: func(c net.Conn, state http.ConnState) {
@@ -146,6 +147,13 @@ func (s *Server) modelServer() *http.Server {
 // serveModel serves the requests of a session whose target is a model. had is what the client has sent already. It returns
 // when the client's connection is closed and nothing of it is under way.
 func (x *session) serveModel(had []byte) {
+	if !x.s.cfg.Room.Take(room.Model) {
+		x.refuse(full)
+		abort(x.client)
+		return
+	}
+	defer x.s.cfg.Room.Give(room.Model)
+	x.giveHead() // its part is in that
 	c := &modelConn{programConn: programConn{Conn: x.client, had: had, x: x}, ended: make(chan struct{})}
 	select {
 	case x.s.modelConns.conns <- c:

@@ -33,13 +33,7 @@ func (s *Server) Open() []Connection {
 	all := make([]Connection, 0, len(open))
 	for _, o := range open {
 		o.c.Duration = time.Since(o.c.Began)
-		o.c.Sent, o.c.Received = o.x.sent.Load(), o.x.received.Load()
-		sent, received := passed(o.up)
-		for _, c := range o.more {
-			s, r := passed(c)
-			sent, received = max(sent, s), max(received, r)
-		}
-		o.c.Sent, o.c.Received = max(o.c.Sent, sent), max(o.c.Received, received)
+		o.c.Sent, o.c.Received = o.x.moved(o.up, o.more)
 		all = append(all, o.c)
 	}
 	return all

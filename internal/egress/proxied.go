@@ -30,9 +30,9 @@ func (s *Server) proxied(ctx context.Context, x *session) {
 		s.socks(ctx, x, had)
 		return
 	}
-	h, read, err := proxy.ReadHead(had, x.client)
+	h, read, err := proxy.ReadHead(had, &heads{x: x})
 	switch {
-	case errdefs.IsInvalidArgument(err):
+	case errdefs.IsInvalidArgument(err), errors.Is(err, full):
 		x.refuse(err)
 		x.say(x.refusalText("", err))
 		return
@@ -52,7 +52,7 @@ func (s *Server) proxied(ctx context.Context, x *session) {
 	}
 	_ = x.client.SetDeadline(time.Time{})
 	if h.Form == proxy.Absolute {
-		s.relay(x, read)
+		s.relay(x, h, read)
 		return
 	}
 	if _, err := io.WriteString(x.client, "HTTP/1.1 200 Connection established\r\n\r\n"); err == nil {

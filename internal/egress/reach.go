@@ -48,6 +48,7 @@ var answers = []struct {
 }{
 	{errdefs.IsPermissionDenied, http.StatusForbidden, proxy.SOCKSNotAllowed},
 	{errdefs.IsInvalidArgument, http.StatusBadRequest, proxy.SOCKSFailure},
+	{errdefs.IsResourceExhausted, http.StatusServiceUnavailable, proxy.SOCKSFailure},
 	{errdefs.IsNotImplemented, http.StatusNotImplemented, proxy.SOCKSCommand},
 	{func(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }, http.StatusBadGateway, proxy.SOCKSRefused},
 	{func(error) bool { return true }, http.StatusBadGateway, proxy.SOCKSUnreachable},
@@ -69,9 +70,15 @@ func (x *session) reach(ctx context.Context, t netrule.Target) error {
 	s := x.s
 	x.c.Target = t
 	if is, err := x.toModel(t); is {
+		if err == nil {
+			x.tellBegun()
+		}
 		return err
 	}
 	rules, err := x.decide(ctx, t)
+	if err == nil {
+		err = x.first(t)
+	}
 	if err != nil {
 		return err
 	}
@@ -85,11 +92,15 @@ func (x *session) reach(ctx context.Context, t netrule.Target) error {
 		abort(up)
 		return err
 	}
+	x.tellBegun()
 	return nil
 }
 
 // connect connects to a target that the rules allow. The address is zero if a proxy did.
 func (s *Server) connect(ctx context.Context, rules *netrule.Rules, t netrule.Target) (net.Conn, netip.AddrPort, error) {
+	if err := s.pace(ctx, t); err != nil {
+		return nil, netip.AddrPort{}, err
+	}
 	if s.cfg.Upstream == nil || !s.cfg.Upstream.Serves(t) {
 		addresses, err := s.resolve(ctx, rules, t)
 		if err != nil {

@@ -68,7 +68,7 @@ func (x *session) carry(f proxy.First) (by reader, err error) {
 	secrets := p == netrule.TLS && (named || f.Hello.Name == "") && x.s.inside.Bound(t)
 	switch {
 	case requests && p == netrule.HTTP:
-		by = reader{by: x.s.plain, plain: true}
+		by = reader{by: x.s.plain, plain: true, judged: true}
 	case requests && f.Hello.Name != "" && !named:
 		return by, refusal{t.String() + " is not allowed: its TLS server name is another one", errdefs.ErrPermissionDenied}
 	case requests && !x.s.inside.ReadsTLS():
@@ -181,9 +181,17 @@ func (x *session) admit(q *netrule.Request) (done func(), no *intercept.Refusal)
 	})
 	no = &intercept.Refusal{Why: why}
 	if v.Rule == "" { // a rule that denies is not lifted by another
-		no.Remedy = s.cfg.Remedy(q.Rule(t))
+		no.Remedy = s.cfg.Remedy(l.Missing(x.spoken.protocol, q, x.approved))
 	}
 	return nil, no
+}
+
+// limited reports whether rules are about one protocol or some requests to a session's target.
+func (x *session) limited() bool {
+	x.s.mu.Lock()
+	defer x.s.mu.Unlock()
+	l := x.s.rules.Limits(x.c.Target)
+	return !l.None()
 }
 
 // firstRule notes in the record by which rule the first request was allowed.

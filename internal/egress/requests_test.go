@@ -65,6 +65,39 @@ func TestRequests(t *testing.T) {
 	}
 }
 
+// A request by the proxy is judged with its destination, and what comes behind its body changes nothing.
+func TestRequestsBehind(t *testing.T) {
+	got := make(chan string, 4)
+	host := raw(t, func(c net.Conn) {
+		r, err := http.ReadRequest(bufio.NewReader(c))
+		if err != nil {
+			return
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		got <- fmt.Sprint(r.Header, r.Trailer)
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+	})
+	w := start(t, rules(t, "COPY,POST example.com/v1/*"), nil)
+	w.leads("example.com", public, 80, host)
+	const head, end = " http://example.com/v1/a HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n", "Content-Length: 0\r\n\r\n"
+	const late = "Transfer-Encoding: chunked\r\nTrailer: A\r\n\r\n0\r\nA: b\r\nX-Http-Method: PUT\r\n\r\n"
+	for _, c := range []struct{ say, want string }{
+		{"COPY" + head + "Destination: http://example.com/v1/b\r\n" + end, "HTTP/1.1 200 "},
+		{"COPY" + head + "Destination: http://example.com/v2/b\r\n" + end, "Ask for 'COPY example.com:80/v2/b'."},
+		{"POST" + head + late, "HTTP/1.1 200 "},
+	} {
+		text, err := w.exchange(w.open(w.proxy.Addr()), c.say)
+		if err != nil || !strings.Contains(text, c.want) {
+			t.Errorf("%q: %q, %v", c.say, text, err)
+		}
+	}
+	for range 2 {
+		if all := <-got; strings.Contains(all, "PUT") || !strings.Contains(all, "A:[b]") && !strings.Contains(all, "Destination") {
+			t.Errorf("the host got %s", all)
+		}
+	}
+}
+
 // Refused requests of one kind are one record, however many there are, and a connection carries others between them.
 func TestRequestsAreCounted(t *testing.T) {
 	w := start(t, rules(t, "GET example.com/v1/*"), nil)
@@ -101,6 +134,53 @@ func TestRequestsAreCounted(t *testing.T) {
 	}
 }
 
+// A request that offers HTTP/2 goes on without it, as Java's client sends it, and any other upgrade is refused.
+func TestRequestsOfJava(t *testing.T) {
+	got := make(chan *http.Request, 10)
+	host := raw(t, func(c net.Conn) {
+		r, err := http.ReadRequest(bufio.NewReader(c))
+		if err != nil {
+			return
+		}
+		got <- r
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+	})
+	w := start(t, rules(t, "GET example.com/v1/*"), nil)
+	w.leads("example.com", public, 80, host)
+	const upgrade = "Host: example.com\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\nUpgrade: h2c\r\n\r\n"
+	for _, ask := range []func() net.Conn{
+		func() net.Conn {
+			c := w.transparent(netip.AddrPortFrom(w.lookup("example.com"), 80))
+			_, _ = io.WriteString(c, "GET /v1/a HTTP/1.1\r\n"+upgrade)
+			return c
+		},
+		func() net.Conn {
+			c := w.open(w.proxy.Addr())
+			_, _ = io.WriteString(c, "GET http://example.com/v1/a HTTP/1.1\r\n"+upgrade)
+			return c
+		},
+	} {
+		if res, err := http.ReadResponse(bufio.NewReader(ask()), nil); err != nil || res.StatusCode != 200 {
+			t.Errorf("%+v, %v", res, err)
+			continue
+		} else {
+			_ = res.Body.Close()
+		}
+		if h := (<-got).Header; h.Get("Upgrade")+h.Get("Http2-Settings") != "" || strings.Contains(h.Get("Connection"), "pgrade") {
+			t.Errorf("the host got %v", h)
+		}
+	}
+	for _, other := range []string{"h2c, websocket", "TLS/1.0", "h2"} {
+		c := w.transparent(netip.AddrPortFrom(w.lookup("example.com"), 80))
+		_, _ = io.WriteString(c, "GET /v1/a HTTP/1.1\r\n"+strings.Replace(upgrade, "h2c", other, 1))
+		if res, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || res.StatusCode != 403 {
+			t.Errorf("%s: %+v, %v", other, res, err)
+		} else {
+			_ = res.Body.Close()
+		}
+	}
+}
+
 // On a connection that is read, no other host and no other protocol is asked for.
 func TestRequestsMisdirected(t *testing.T) {
 	w := start(t, rules(t, "GET,POST *.example.com/v1/*"), nil)
@@ -127,7 +207,7 @@ func TestRequestsMisdirected(t *testing.T) {
 		"GET /v1/../hidden HTTP/1.1\r\nHost: a.example.com\r\n\r\n",
 		"POST /v1/a HTTP/1.1\r\nHost: a.example.com\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + hidden,
 		"POST /v1/a HTTP/1.1\r\nHost: a.example.com\r\nContent-Length: 0\r\nX: y\r\n z\r\n\r\n" + hidden,
-		"GET /v1/a HTTP/1.1\r\nHost: a.example.com\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+		"GET /v1/a HTTP/1.1\r\nHost: a.example.com\r\nUpgrade: h2c, x\r\nConnection: Upgrade\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 		"SSH-2.0-x\r\n",
 		hidden,

@@ -21,11 +21,16 @@ import (
 type session struct {
 	s      *Server
 	client net.Conn
+	id     uint64
 	// c belongs to the session's goroutine. Target and Address do not change after establish, so that SetRules may
 	// read them.
 	c              Connection
 	sent, received atomic.Int64
-	recorded       bool // there is nothing more to record
+	recorded       bool   // there is nothing more to record
+	begun          bool   // Config.Begun was told
+	over           bool   // and of the end
+	largeHead      bool   // see giveHead
+	had            []byte // what first has read
 	// model serves the session, nil if its target is a host. Both are set once, under the server's mutex.
 	model     http.Handler
 	modelHost netrule.Host
@@ -39,6 +44,8 @@ type session struct {
 	// approved: a person let it through, or has just let another to the same target.
 	approved bool
 	idle     *time.Timer
+
+	told struct{ sent, received int64 } // by Config.Moved, whose calls follow each other
 }
 
 // accept starts the loop that accepts connections of one way. serve is called in a goroutine of each; the
@@ -102,6 +109,8 @@ func (s *Server) begin(conn net.Conn, way string) *session {
 	stopped := s.stopped
 	if !full && !stopped {
 		s.sessions[x] = struct{}{}
+		s.lastID++
+		x.id = s.lastID
 		s.wg.Add(1)
 	}
 	s.mu.Unlock()
@@ -165,15 +174,23 @@ func (x *session) end() {
 		x.idle.Stop()
 	}
 	s.mu.Unlock()
-	if up != nil {
+	switch {
+	case up == nil:
+	case x.sent.Load() == 0 && x.received.Load() == 0: // in order, it would keep a port of this host
+		abort(up)
+	default:
 		_ = up.Close()
 	}
 	_ = x.client.Close()
+	x.giveHead()
 	if why != "" {
 		x.c.Refused = why
 	}
 	if !x.recorded && !silent {
 		x.record()
+	}
+	if x.begun && !x.over {
+		s.cfg.Over(x.id)
 	}
 }
 
@@ -188,6 +205,9 @@ func (x *session) record() {
 		x.s.refused.add(c)
 	case c.Refused == "" && c.Way == WayDNS: // its queries are recorded instead
 	default:
+		if x.begun {
+			c.ID, x.over = x.id, true
+		}
 		x.s.cfg.Record(c)
 	}
 }

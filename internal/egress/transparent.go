@@ -2,6 +2,7 @@ package egress
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -21,13 +22,16 @@ func (s *Server) transparent(ctx context.Context, x *session) {
 	}
 	err := x.dialled(ctx)
 	if err == nil {
-		x.tunnel(ctx, nil)
+		x.tunnel(ctx, x.had)
+		return
+	}
+	if errors.Is(err, errSilent) {
 		return
 	}
 	x.refuse(err)
 	// A reset would say nothing, so the reason is told where the protocol has a way to.
 	_ = x.client.SetReadDeadline(time.Now().Add(min(goodbye, s.cfg.Limits.Handshake)))
-	first, _, unread := proxy.ReadFirst(nil, x.client)
+	first, _, unread := proxy.ReadFirst(x.had, &heads{x: x})
 	if unread != nil {
 		first.Protocol = proxy.Opaque
 	}

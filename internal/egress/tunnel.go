@@ -56,6 +56,11 @@ func (x *session) tunnel(ctx context.Context, had []byte) {
 	if held && len(had) == 0 && err == nil {
 		return // the client has ended, and said nothing
 	}
+	if len(had) == 0 && err == nil && programFirst(x.c.Target) {
+		abort(x.up) // in order, it would keep a port of this host
+		<-back
+		return
+	}
 	var r reader
 	if err == nil {
 		r, err = x.carry(first)
@@ -95,6 +100,7 @@ func (x *session) tunnel(ctx context.Context, had []byte) {
 // forward copies from the client to the host.
 func (x *session) forward(had []byte) error {
 	n, err := x.up.Write(had)
+	x.giveHead()
 	x.sent.Add(int64(n))
 	if err != nil {
 		return err
@@ -118,7 +124,7 @@ func (x *session) inspect(had []byte) (first proxy.First, read []byte, err error
 	}
 	_ = x.client.SetReadDeadline(time.Now().Add(x.s.cfg.Limits.Handshake))
 	defer x.client.SetReadDeadline(time.Time{}) //nolint:errcheck // the next read tells
-	first, read, err = proxy.ReadFirst(had, x.client)
+	first, read, err = proxy.ReadFirst(had, &heads{x: x})
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return first, nil, refusal{
@@ -126,6 +132,8 @@ func (x *session) inspect(had []byte) (first proxy.First, read []byte, err error
 		}
 	case errors.Is(err, io.ErrUnexpectedEOF) && first.Protocol == proxy.Undecided:
 		return first, read, nil // no server answers a line without an end
+	case errors.Is(err, full):
+		return first, nil, err
 	case errdefs.IsInvalidArgument(err):
 		return first, nil, fmt.Errorf("cannot read the first bytes for %s: %w", x.c.Target, err)
 	case err != nil:

@@ -16,6 +16,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
 	"github.com/carrel-dev/carrel/internal/egress/proxy"
+	"github.com/carrel-dev/carrel/internal/egress/room"
 )
 
 // A request with a whole URL is served by net/http, which reads it again, writes it anew to the connection that
@@ -81,11 +82,18 @@ func (s *Server) httpServer() *http.Server {
 }
 
 // relay serves a request whose first bytes are read. It returns when the client's connection is closed.
-func (s *Server) relay(x *session, read []byte) {
+func (s *Server) relay(x *session, h proxy.Head, read []byte) {
 	if x.model != nil {
 		x.serveModel(read)
 		return
 	}
+	if !s.cfg.Room.Take(room.Web) {
+		x.refuse(full)
+		x.say(x.refusalText(h.Accept, full))
+		return
+	}
+	defer s.cfg.Room.Give(room.Web)
+	x.giveHead() // its part is in that
 	x.carryWeb()
 	c := &webConn{prefixed: prefixed{x.client, read}, x: x, ended: make(chan struct{}), done: make(chan struct{})}
 	select {
@@ -116,6 +124,9 @@ func serveWeb(w http.ResponseWriter, r *http.Request) {
 	if err != nil || named != t || r.URL.Scheme != "http" || r.URL.User != nil || r.Method == http.MethodConnect {
 		panic(http.ErrAbortHandler)
 	}
+	if c.x.limited() {
+		intercept.WithoutH2C(r)
+	}
 	done, no := c.x.admit(intercept.Asked(r))
 	if no != nil {
 		c.x.recorded = true // as a request that was refused
@@ -137,7 +148,7 @@ func serveWeb(w http.ResponseWriter, r *http.Request) {
 		},
 		DisableKeepAlives:      true,
 		DisableCompression:     true,
-		MaxResponseHeaderBytes: 4 * proxy.MaxHead,
+		MaxResponseHeaderBytes: 2 * proxy.MaxHead,
 		ExpectContinueTimeout:  time.Second,
 	}
 	defer transport.CloseIdleConnections()
@@ -149,6 +160,7 @@ func serveWeb(w http.ResponseWriter, r *http.Request) {
 			}
 			p.Out.Host = host
 			p.Out.Trailer = p.In.Trailer // is filled when the body has been read
+			intercept.Late(p.Out)
 		},
 		Transport:     transport,
 		FlushInterval: -1,

@@ -274,7 +274,7 @@ func (w *wayOut) close() {
 
 // connection takes a report. It does not wait for the disk.
 func (w *wayOut) connection(c egressapi.Connection) {
-	if c.Refused != "" {
+	if c.Refused != "" && c.Way != keeper.WayEnd { // that is told as trouble
 		w.refused(c)
 	}
 	w.recorder.Connection(c)
@@ -282,6 +282,9 @@ func (w *wayOut) connection(c egressapi.Connection) {
 
 // refused tells a person once of each host.
 func (w *wayOut) refused(c egressapi.Connection) {
+	if c.Host == "" && c.Way == egress.WayDNS { // nobody can do anything about it
+		return
+	}
 	w.mu.Lock()
 	tell := !w.told[c.Host] && len(w.told) < mostTold
 	if tell {

@@ -81,6 +81,7 @@ var binaries = []struct {
 			{own + "internal/egress/ca", "certificates for hosts that a secret is bound to or whose requests are judged"},
 			{own + "internal/egress/intercept", "connections to those"},
 			{own + "internal/egress/model", "the APIs of models"},
+			{own + "internal/egress/room", "the bound of its memory"},
 			{own + "internal/spec/budget", "what a request to one has used"},
 			{own + "internal/base/redact", "secrets that never print"},
 			{own + "internal/wire/egressapi", "its messages"},

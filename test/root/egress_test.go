@@ -352,14 +352,29 @@ func TestEgressIDIsNobodyElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	uid := settings.First + settings.Count - 1
+	uid := settings.First + settings.Count - 2 // that of the first workspace
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.egressPID(t)))
 	if err != nil || !strings.Contains(string(status), fmt.Sprintf("Uid:\t%d\t%[1]d\t%[1]d\t%[1]d\n", uid)) {
 		t.Fatalf("it has not the id %d, %v:\n%s", uid, err, status)
 	}
 	who := &syscall.Credential{Uid: uid, Gid: uid}
-	if r := n.try(who, "", "ls"); r.code == 0 {
-		t.Errorf("the daemon serves it: %+v", r)
+	socket := n.run + "/carrel.sock"
+	before, err := os.Stat(socket)
+	if err == nil {
+		err = os.Chmod(socket, 0o666)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Ids that nothing has had yet, and those of workspaces that are gone, are nobody's either.
+	for _, uid := range []uint32{uid, uid - 1, uid + 1, settings.First + settings.Count/2, settings.First + 2} {
+		who := &syscall.Credential{Uid: uid, Gid: uid}
+		if r := n.try(who, "", "ls"); r.code == 0 || !strings.Contains(r.err, fmt.Sprintf("uid %d is that of a workspace, or of what", uid)) {
+			t.Errorf("the daemon serves %d: %+v", uid, r)
+		}
+	}
+	if err := os.Chmod(socket, before.Mode().Perm()); err != nil {
+		t.Fatal(err)
 	}
 	// Each line that is printed is something that it could do.
 	const attack = `use Socket; use Fcntl;

@@ -15,7 +15,7 @@ import (
 )
 
 // agentsEnv names a directory into which npm installed agents: "npm i --prefix DIR @anthropic-ai/claude-code @openai/codex
-// opencode-ai".
+// opencode-ai @qwen-code/qwen-code @google/gemini-cli". Programs of others may be in its node_modules/.bin, as a script of aider.
 const agentsEnv = "CARREL_TEST_AGENTS"
 
 // agent returns the program of an agent, and how a run sees its directory.

@@ -17,6 +17,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox/oom"
 	"github.com/carrel-dev/carrel/internal/linux/pidfd"
 	"github.com/carrel-dev/carrel/internal/linux/thread"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 	"github.com/carrel-dev/carrel/internal/wire/brokerapi"
 	"github.com/carrel-dev/carrel/internal/wire/egressapi/begin"
 )
@@ -42,7 +43,6 @@ func (l *Lifecycle) Egress(ctx context.Context, p brokerapi.NameParams) (control
 // egresses are what a Host knows of carrel-egress.
 type egresses struct {
 	binary *os.File // sealed; nil if there is none
-	uid    uint32
 
 	mu sync.Mutex
 	// fresh are the control sockets of those that served a start and that nobody has asked for.
@@ -95,12 +95,12 @@ func (g *egresses) usable() error {
 }
 
 // ways serves the sockets of a start. It is launch.Config.Ways.
-func (h *Host) ways(name id.Workspace) func(context.Context, []*os.File) error {
+func (h *Host) ways(e Entry) func(context.Context, []*os.File) error {
 	return func(ctx context.Context, sockets []*os.File) error {
 		defer closeFiles(sockets...)
-		control, err := h.startEgress(ctx, name, sockets)
+		control, err := h.startEgress(ctx, e, sockets)
 		if err == nil {
-			h.egress.keep(name, control)
+			h.egress.keep(e.Name, control)
 		}
 		return err
 	}
@@ -131,7 +131,7 @@ func (h *Host) Egress(ctx context.Context, e Entry) (*os.File, error) {
 		return nil, fmt.Errorf("cannot open the way out of %s: %w", e.Name, err)
 	}
 	defer closeFiles(sockets...)
-	return h.startEgress(ctx, e.Name, sockets)
+	return h.startEgress(ctx, e, sockets)
 }
 
 // hungUp reports whether the other end of a socket is closed.
@@ -177,7 +177,8 @@ func joined(groups *cgroup.NetFiles, start func() error) error {
 
 // startEgress starts carrel-egress on sockets, in the workspace's groups, with an id of its own, and returns its control
 // socket once it serves without a rule.
-func (h *Host) startEgress(ctx context.Context, name id.Workspace, sockets []*os.File) (control *os.File, err error) {
+func (h *Host) startEgress(ctx context.Context, e Entry, sockets []*os.File) (control *os.File, err error) {
+	name := e.Name
 	if err := h.egress.usable(); err != nil {
 		return nil, err
 	}
@@ -195,7 +196,10 @@ func (h *Host) startEgress(ctx context.Context, name id.Workspace, sockets []*os
 		Program: h.egress.binary, Workspace: string(name), Sockets: sockets, Log: log,
 		On: func(start func() error) error { return joined(groups, start) },
 	}
-	uid := h.egress.uid
+	uid := h.settings.EgressUID(e.IDs)
+	if free, err := h.users.IDsFree(workspace.IDs{Executor: uid, Work: uid, Agent: uid}); err != nil || !free {
+		uid = h.settings.lastUID() // somebody of the host has that id
+	}
 	c.Attr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
 	var p *begin.Process
 	err = withFD(groups.V2, func(fd int) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -155,6 +156,7 @@ func waitFor(t testing.TB, what string, yes func() bool) {
 func TestEgress(t *testing.T) {
 	p := newInstallation(t)
 	p.withEgress(t)
+	p.settings.UIDFirst, p.settings.UIDCount = 1_890_000_000+5000*rand.Uint32N(10_000), 5000 // room for an id for each
 	sock := p.settings.RuntimeDir + "/broker.sock"
 	b := p.program(t, nil)
 	conn := dialForFiles(t, sock)
@@ -172,7 +174,10 @@ func TestEgress(t *testing.T) {
 	if len(first) != 1 {
 		t.Fatalf("in the group are %v", first)
 	}
-	uid := p.settings.UIDFirst + p.settings.UIDCount - 1
+	uid := p.settings.EgressUID(x.Workspace.IDs)
+	if uid != p.settings.UIDFirst+p.settings.UIDCount-2 {
+		t.Errorf("its id is %d", uid)
+	}
 	status := statusOf(t, first[0])
 	for _, want := range []string{
 		"Name:\tcarrel-egress\n", fmt.Sprintf("Uid:\t%d\t%[1]d\t%[1]d\t%[1]d\n", uid), fmt.Sprintf("Gid:\t%d\t%[1]d\t%[1]d\t%[1]d\n", uid),

@@ -80,7 +80,7 @@ func TakeGrant(
 func (h *Host) judge(asked workspace.Mount, who mountgrant.Cred, d, stage *os.File) (Mount, error) {
 	m := Mount{Mount: asked, CallerUID: who.UID, CallerGID: who.GID, OwnerGID: who.GID}
 	m.OwnerUID = who.UID
-	if who.UID == h.settings.DaemonUID || who.UID >= h.settings.UIDFirst && who.UID-h.settings.UIDFirst < h.settings.UIDCount {
+	if who.UID == h.settings.DaemonUID || h.settings.InRange(who.UID) {
 		return m, fmt.Errorf("cannot mount directories for uid %d: it is not a user of carrel but a part of it: %w",
 			who.UID, errdefs.ErrPermissionDenied)
 	}

@@ -49,7 +49,7 @@ type HostConfig struct {
 // OpenHost opens the directories, making those that are missing, and the control groups.
 func OpenHost(cfg HostConfig) (*Host, error) {
 	h := &Host{settings: cfg.Settings, launch: cfg.Launch, binary: cfg.Binary, log: cfg.Log, slow: make(slowCalls, maxSlow)}
-	h.egress.binary, h.egress.uid = cfg.Egress, cfg.Settings.egressUID()
+	h.egress.binary = cfg.Egress
 	h.users.settings, h.users.etc = cfg.Settings, "/etc"
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -357,7 +357,10 @@ func (l *Ledger) Allocate(e Entry, s Settings, free func(workspace.IDs) (bool, e
 		l.setPaced(full)
 		return e, fmt.Errorf("cannot create %s: %w", e.Name, err)
 	}
-	end := uint64(s.egressUID())
+	end := uint64(s.endOfWorkspaces())
+	if uint64(next) > end { // of before carrel-egress had ids for each workspace
+		end = uint64(s.lastUID())
+	}
 	for ; uint64(next)+3 <= end; next += 3 {
 		ids := workspace.IDsFrom(next)
 		ok, err := free(ids)

@@ -57,7 +57,9 @@ type session struct {
 	life    *Lifecycle
 	build   string
 	sockets string
-	greeted atomic.Bool
+	// uidFirst and uidCount are the range of ids.
+	uidFirst, uidCount uint32
+	greeted            atomic.Bool
 }
 
 // handle is the one door for requests.
@@ -117,7 +119,10 @@ func serveHello(s *session, ctx context.Context, r *jsonrpc.Request) (any, error
 		return nil, err
 	}
 	start, mended, err := s.life.Mended(ctx)
-	return brokerapi.HelloResult{Version: brokerapi.Version, Build: s.build, ExecutorDir: s.sockets, Start: start, Mended: mended}, err
+	return brokerapi.HelloResult{
+		Version: brokerapi.Version, Build: s.build, ExecutorDir: s.sockets, Start: start, Mended: mended, UIDFirst: s.uidFirst,
+		UIDCount: s.uidCount,
+	}, err
 }
 
 func serveCreate(s *session, ctx context.Context, r *jsonrpc.Request) (any, error) {

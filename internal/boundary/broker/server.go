@@ -123,7 +123,10 @@ func (s *Server) Attach(c *net.UnixConn, onClose func(error)) (*jsonrpc.Conn, er
 	if s.conns == nil {
 		s.conns = map[*jsonrpc.Conn]bool{}
 	}
-	one := &session{life: s.Life, build: s.Build, sockets: s.Settings.RuntimeDir + "/x"}
+	one := &session{
+		life: s.Life, build: s.Build, sockets: s.Settings.RuntimeDir + "/x", uidFirst: s.Settings.UIDFirst,
+		uidCount: s.Settings.UIDCount,
+	}
 	var conn *jsonrpc.Conn
 	conn = jsonrpc.New(c, jsonrpc.Config{
 		MaxFrame: maxRequest, MaxSend: maxReply, MaxFDs: 1, MaxInFlight: maxInFlight,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/strictjson"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
+	"github.com/carrel-dev/carrel/internal/wire/brokerapi"
 )
 
 // minThroughput lets a program be read in a time that somebody waits for.
@@ -52,8 +53,8 @@ type Settings struct {
 	// DaemonUID is the one user besides root that is listened to. Required, not 0.
 	DaemonUID uint32 `json:"daemon_uid"`
 	DaemonGID uint32 `json:"daemon_gid"`
-	// UIDFirst and UIDCount are the range that ids are taken from, three a workspace. The last is that of
-	// carrel-egress.
+	// UIDFirst and UIDCount are the range that ids are taken from, three a workspace, and one for its carrel-egress: see
+	// EgressUID.
 	UIDFirst uint32 `json:"uid_first"`
 	UIDCount uint32 `json:"uid_count"`
 	// CgroupName is the instance's group in each hierarchy.
@@ -148,8 +149,27 @@ func ParseSettings(b []byte) (Settings, error) {
 	return s, s.Validate()
 }
 
-// egressUID is the id of carrel-egress, for all workspaces. It is not in the user database, as the ids of executors are not.
-func (s Settings) egressUID() uint32 { return s.UIDFirst + s.UIDCount - 1 }
+// lastUID is that of carrel-egress where it has none for each workspace. No id of carrel-egress is in the user database, as the
+// ids of executors are not.
+func (s Settings) lastUID() uint32 { return s.UIDFirst + s.UIDCount - 1 }
+
+// endOfWorkspaces is the first id behind those that workspaces get.
+func (s Settings) endOfWorkspaces() uint32 {
+	return s.UIDFirst + brokerapi.WorkspaceIDs(s.UIDCount)
+}
+
+// EgressUID is the id of a workspace's carrel-egress: its own, counted from the end of the range, or that which all have where
+// the range is too small.
+func (s Settings) EgressUID(ids workspace.IDs) uint32 {
+	last, end := s.lastUID(), s.endOfWorkspaces()
+	if n := (ids.Executor - s.UIDFirst) / 3; ids.Executor >= s.UIDFirst && n < last-end {
+		return last - 1 - n
+	}
+	return last
+}
+
+// InRange reports whether an id is one of the range.
+func (s Settings) InRange(uid uint32) bool { return uid >= s.UIDFirst && uid-s.UIDFirst < s.UIDCount }
 
 // Validate reports the first setting that cannot be worked with.
 func (s Settings) Validate() error {

@@ -9,7 +9,41 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/boundary/broker"
+	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
+
+// Each workspace's carrel-egress has an id of its own where the range is large enough, and no workspace gets it.
+func TestEgressUID(t *testing.T) {
+	for _, count := range []uint32{4, 4095, 4096, 10_000, broker.DefaultUIDCount} {
+		s := broker.Settings{UIDFirst: 5000, UIDCount: count}
+		last := s.UIDFirst + count - 1
+		seen := map[uint32]bool{}
+		shared := 0
+		most := count
+		if count >= 4096 {
+			most = count - count/4
+		}
+		for first := s.UIDFirst; first+3 <= s.UIDFirst+most-1; first += 3 {
+			uid := s.EgressUID(workspace.IDsFrom(first))
+			switch {
+			case uid == last:
+				shared++
+			case seen[uid] || uid >= last || uid < s.UIDFirst+most:
+				t.Fatalf("of %d ids, the workspace at %d has %d", count, first, uid)
+			}
+			seen[uid] = true
+		}
+		if (shared > 0) != (count < 4096) {
+			t.Errorf("of %d ids, %d have the last one", count, shared)
+		}
+	}
+	s := broker.Settings{UIDFirst: 5000, UIDCount: 5000}
+	for uid, want := range map[uint32]bool{4999: false, 5000: true, 9999: true, 10_000: false, 0: false} {
+		if s.InRange(uid) != want {
+			t.Errorf("%d is in the range: %t", uid, !want)
+		}
+	}
+}
 
 func TestParseSettings(t *testing.T) {
 	s, err := broker.ParseSettings([]byte(`{"daemon_uid":999}`))

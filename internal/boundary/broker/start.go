@@ -99,7 +99,7 @@ func (h *Host) Start(ctx context.Context, e Entry, trust string) (r Running, rep
 		if err := h.egress.usable(); err != nil {
 			return r, report, fmt.Errorf("cannot start %s with a way out: %w", e.Name, err)
 		}
-		c.Ways = h.ways(e.Name)
+		c.Ways = h.ways(e)
 	}
 	groups, err := c.JoinGroups(ctx, h.groups)
 	if err != nil {

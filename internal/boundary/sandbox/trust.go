@@ -16,15 +16,40 @@ const (
 )
 
 // TrustVariables are for programs that do not read the host's bundle, over which the one with the authority of egress
-// is laid: Node adds a file to its own, the others replace theirs by one.
+// is laid: those of adding add a file to their own, the others replace theirs by one.
 func TrustVariables() []string {
-	return []string{
-		"NODE_EXTRA_CA_CERTS=" + TrustFile,
-		"SSL_CERT_FILE=" + BundleFile, // Go, OpenSSL, Python's ssl, Rust
-		"REQUESTS_CA_BUNDLE=" + BundleFile,
-		"CURL_CA_BUNDLE=" + BundleFile,
-		"AWS_CA_BUNDLE=" + BundleFile,
+	var all []string
+	for _, name := range adding {
+		all = append(all, name+"="+TrustFile)
 	}
+	for _, name := range replacing {
+		all = append(all, name+"="+BundleFile)
+	}
+	return all
+}
+
+var adding = []string{
+	"NODE_EXTRA_CA_CERTS", // Node, and Bun
+	"DENO_CERT",           // Deno has Mozilla's list
+}
+
+var replacing = []string{
+	"SSL_CERT_FILE", // Go, OpenSSL, Python's ssl and httpx, Ruby, PHP, Rust with the host's authorities, Julia, .NET
+	"REQUESTS_CA_BUNDLE",
+	"CURL_CA_BUNDLE", // curl and libcurl that are built for other places, and R
+	"AWS_CA_BUNDLE",
+	"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", // gRPC in C++, Python, Ruby and PHP has a list of its own
+	"GIT_SSL_CAINFO",                   // git that is built for other places, as those of Conda and Guix
+	"CARGO_HTTP_CAINFO",
+	"PIP_CERT",
+	"NIX_SSL_CERT_FILE",                  // what Nix has built
+	"CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE", // gcloud
+	"HTTPLIB2_CA_CERTS",
+	"WEBSOCKET_CLIENT_CA_BUNDLE", // Python's websocket-client
+	"PERL_LWP_SSL_CA_FILE",       // else Mozilla::CA
+	"BUNDLE_SSL_CA_CERT",         // Bundler
+	"HEX_CACERTS_PATH",           // Elixir
+	"JULIA_SSL_CA_ROOTS_PATH",
 }
 
 // bundles are where distributions keep the host's authorities in one file: Debian and Alpine, Fedora, SUSE.

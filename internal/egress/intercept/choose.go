@@ -2,6 +2,7 @@ package intercept
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/spec/httprule"
+	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
 // chosen are the secrets that one request is sent with.
@@ -26,13 +28,13 @@ func (x *exchange) choose(r *http.Request) (c chosen, why string) {
 		byMethod = byMethod || s.sent.Limit.ByMethod()
 		byPath = byPath || s.sent.Limit.ByPath()
 	}
-	of, why := clear(r, byMethod, byPath)
+	of, to, why := clear(r, byMethod, byPath)
 	if why != "" {
 		return c, "a request to " + x.t.String() + " is not allowed: " + why
 	}
 	for _, s := range x.secrets {
 		switch {
-		case !s.sent.Limit.Selects(r.Method, of):
+		case !s.sent.Limit.Selects(r.Method, of), to != nil && !s.sent.Limit.Selects(r.Method, *to):
 		case s.sent.Inject == nil:
 			c.swap = append(c.swap, s)
 		default:
@@ -48,46 +50,109 @@ func (x *exchange) choose(r *http.Request) (c chosen, why string) {
 	return c, ""
 }
 
-// clear returns the path of a request that is judged by it, and says why one cannot be judged by method or path.
-func clear(r *http.Request, byMethod, byPath bool) (of httprule.Path, why string) {
+// clear returns the path and the destination of a request that is judged by them, and says why one cannot be judged by method or
+// path.
+func clear(r *http.Request, byMethod, byPath bool) (of httprule.Path, to *httprule.Path, why string) {
 	if byMethod {
 		why = noMethod(r)
 	}
 	if byPath && why == "" {
-		of, why = path(r)
+		of, to, why = paths(r)
 	}
-	return of, why
+	return of, to, why
+}
+
+// has reports whether a request has a field of a meaning, or announces one behind its body.
+func has(r *http.Request, m httprule.Meaning) bool {
+	for _, h := range []http.Header{r.Header, r.Trailer} {
+		for name := range h {
+			if httprule.MeaningOf(name) == m {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // noMethod says why some servers take another method than that of a request, "" if none does.
 func noMethod(r *http.Request) string {
-	for name := range r.Header {
-		if method, _ := httprule.Overrides(name); method {
-			return "a header of it names another method, which some servers take"
-		}
+	if has(r, httprule.NamesMethod) {
+		return "a header of it names another method, which some servers take"
 	}
-	if namesMethod(r.URL.RawQuery) {
+	if NamesMethod(r.URL.RawQuery) {
 		return "its query has a parameter _method, which some servers take for the method"
 	}
 	return ""
 }
 
-// path returns the path of a request, and says why some servers take another one, "" if none does.
-func path(r *http.Request) (of httprule.Path, why string) {
-	for name := range r.Header {
-		if _, path := httprule.Overrides(name); path {
-			return of, "a header of it names another path, which some servers take"
-		}
+// paths returns the path of a request and its destination, nil without one. It says why some servers take other ones, "" if none
+// does.
+func paths(r *http.Request) (of httprule.Path, to *httprule.Path, why string) {
+	if has(r, httprule.NamesPath) {
+		return of, nil, "a header of it names another path, which some servers take"
 	}
 	of, err := httprule.ParsePath((&url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath}).EscapedPath())
-	if err != nil {
-		return of, err.Error()
+	if err == nil {
+		to, err = destination(r)
 	}
-	return of, ""
+	if err != nil {
+		return of, nil, err.Error()
+	}
+	return of, to, ""
 }
 
-// namesMethod reports whether a query has a parameter _method, in a reading of some server.
-func namesMethod(query string) bool {
+// destination returns the path that a request names as its destination, nil if it names none.
+func destination(r *http.Request) (*httprule.Path, error) {
+	if !has(r, httprule.NamesDestination) {
+		return nil, nil //nolint:nilnil // most requests have none
+	}
+	values := r.Header["Destination"]
+	for name := range r.Header {
+		if name != "Destination" && httprule.MeaningOf(name) == httprule.NamesDestination {
+			values = nil // in another spelling
+		}
+	}
+	if len(values) != 1 || len(r.Trailer) > 0 && has(&http.Request{Header: r.Trailer}, httprule.NamesDestination) {
+		return nil, errDestination
+	}
+	path := values[0]
+	if scheme, rest, whole := strings.Cut(path, "://"); whole {
+		at := strings.IndexByte(rest, '/')
+		if at < 0 || !sameHost(scheme, rest[:at], r.Host) {
+			return nil, errDestination
+		}
+		path = rest[at:]
+	} else if !strings.HasPrefix(path, "/") {
+		return nil, errDestination
+	}
+	p, err := httprule.ParsePath(path)
+	if err != nil {
+		return nil, fmt.Errorf("its destination: %w", err)
+	}
+	return &p, nil
+}
+
+var errDestination = errors.New("its field Destination is not one path of the same host")
+
+// sameHost reports whether the authority of a URL is that of a request.
+func sameHost(scheme, authority, host string) bool {
+	usual := map[string]string{"http": ":80", "https": ":443"}[strings.ToLower(scheme)]
+	if usual == "" {
+		return false
+	}
+	a, err := netrule.ParseTarget(strings.TrimSuffix(authority, usual) + usual)
+	if err != nil {
+		a, err = netrule.ParseTarget(authority)
+	}
+	b, berr := netrule.ParseTarget(strings.TrimSuffix(host, usual) + usual)
+	if berr != nil {
+		b, berr = netrule.ParseTarget(host)
+	}
+	return err == nil && berr == nil && a == b
+}
+
+// NamesMethod reports whether a query has a parameter _method, in a reading of some server.
+func NamesMethod(query string) bool {
 	for part := range strings.FieldsFuncSeq(query, func(r rune) bool { return r == '&' || r == ';' }) {
 		name, _, _ := strings.Cut(part, "=")
 		for range 2 { // some decode twice
@@ -112,10 +177,18 @@ func (q *request) vacate(out *http.Request) {
 	}
 	if len(fields) > 0 {
 		dropFields(out.Header, fields)
-		if len(out.Trailer) > 0 && out.Body != nil {
-			dropFields(out.Trailer, fields)
-			out.Body = &trailed{out.Body, out.Trailer, fields}
-		}
+	}
+	late(out, fields)
+}
+
+// Late has what comes behind the body of a request not name another method or path: it was judged without it.
+func Late(out *http.Request) { late(out, nil) }
+
+// late drops fields behind the body too.
+func late(out *http.Request, fields []string) {
+	if len(out.Trailer) > 0 && out.Body != nil {
+		dropFields(out.Trailer, fields)
+		out.Body = &trailed{out.Body, out.Trailer, fields}
 	}
 }
 
@@ -169,6 +242,11 @@ func (t *trailed) Read(p []byte) (int, error) {
 	n, err := t.ReadCloser.Read(p)
 	if err != nil {
 		dropFields(t.trailer, t.fields)
+		for name := range t.trailer {
+			if httprule.MeaningOf(name) != httprule.NoMeaning {
+				delete(t.trailer, name)
+			}
+		}
 	}
 	return n, err
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/egress/proxy"
+	"github.com/carrel-dev/carrel/internal/egress/room"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
@@ -39,6 +40,8 @@ type exchange struct {
 	proto   string
 	trouble error // why the host cannot be spoken with
 	rt      http.RoundTripper
+	// roomHTTP2: there is room for HTTP/2.
+	roomHTTP2 bool
 
 	mu       sync.Mutex
 	requests int64
@@ -62,7 +65,7 @@ func newExchange(i *Interceptor, t netrule.Target, w Way) *exchange {
 			x.hide(s)
 		}
 	}
-	x.up = &upstream{t: t, dial: w.Dial, plain: w.Plain, wait: i.handshake, open: map[net.Conn]struct{}{}, cfg: &tls.Config{
+	x.up = &upstream{t: t, room: w.Room, dial: w.Dial, plain: w.Plain, wait: i.handshake, open: map[net.Conn]struct{}{}, cfg: &tls.Config{
 		ServerName: t.Host.String(), RootCAs: i.roots, MinVersion: tls.VersionTLS12, ClientSessionCache: i.sessions,
 	}}
 	return x
@@ -109,9 +112,17 @@ func (x *exchange) accept(ctx context.Context, client net.Conn) (*tls.Conn, erro
 		}
 		offer := []string{protoHTTP1}
 		if slices.Contains(h.SupportedProtos, protoHTTP2) {
-			offer = []string{protoHTTP2, protoHTTP1}
+			// Without room for what HTTP/2 may take, most programs speak the other version too.
+			if x.roomHTTP2 = x.way.Room.Take(room.ReadHTTP2 + room.HostHTTP2); x.roomHTTP2 {
+				offer = []string{protoHTTP2, protoHTTP1}
+			} else if !slices.Contains(h.SupportedProtos, protoHTTP1) {
+				return nil, fmt.Errorf("%s: %w", full, errdefs.ErrFailedPrecondition)
+			}
 		}
 		x.proto, x.trouble = x.up.begin(h.Context(), offer)
+		if x.proto != protoHTTP2 && x.trouble == nil {
+			x.leaveHTTP2()
+		}
 		if x.trouble != nil {
 			x.proto = protoHTTP1
 			if len(offer) > 1 && !slices.Contains(h.SupportedProtos, protoHTTP1) {
@@ -129,6 +140,14 @@ func (x *exchange) accept(ctx context.Context, client net.Conn) (*tls.Conn, erro
 		return nil, x.refusal(err)
 	}
 	return c, nil
+}
+
+// leaveHTTP2 gives back the room for HTTP/2.
+func (x *exchange) leaveHTTP2() {
+	if x.roomHTTP2 {
+		x.way.Room.Give(room.ReadHTTP2 + room.HostHTTP2)
+		x.roomHTTP2 = false
+	}
 }
 
 // refusal is the error of TLS with the program.
@@ -168,8 +187,11 @@ func (x *exchange) serve(ctx context.Context, client net.Conn) {
 	var once sync.Once
 	server := &http.Server{
 		Handler: x, Protocols: protocols(x.proto), DisableGeneralOptionsHandler: true,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: mostStreams, MaxReceiveBufferPerStream: streamBuffer},
-		ReadHeaderTimeout: headWithin, MaxHeaderBytes: 2 * proxy.MaxHead,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: mostStreams, MaxReceiveBufferPerStream: clientBuffer,
+			MaxReceiveBufferPerConnection: clientBuffer,
+		},
+		ReadHeaderTimeout: headWithin, MaxHeaderBytes: proxy.MaxHead,
 		ErrorLog:    silent,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ConnState: func(_ net.Conn, s http.ConnState) {

@@ -37,6 +37,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/egress/ca"
+	"github.com/carrel-dev/carrel/internal/egress/room"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
@@ -108,6 +109,8 @@ type Way struct {
 	// Admit judges each request before anything of it goes to the host. done is called when the request and its response have
 	// ended. nil admits all.
 	Admit func(*netrule.Request) (done func(), no *Refusal)
+	// Room is what it takes memory of; nil is one of its own.
+	Room *room.Room
 	// Judged: it is served although no secret is bound to the target. Takes Admit.
 	Judged bool
 }
@@ -128,10 +131,18 @@ func (i *Interceptor) Serve(ctx context.Context, client net.Conn, t netrule.Targ
 	case !w.Plain && !i.ReadsTLS():
 		return Result{Refused: t.String() + " is not intercepted: the workspace has no authority"}
 	}
+	if w.Room == nil {
+		w.Room = room.New()
+	}
+	if !w.Room.Take(room.Read) {
+		return Result{Refused: full}
+	}
+	defer w.Room.Give(room.Read)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { client.Close() })()
 	x := newExchange(i, t, w)
+	defer x.leaveHTTP2()
 	defer x.up.close()
 	inside := client
 	if w.Plain {
@@ -147,6 +158,9 @@ func (i *Interceptor) Serve(ctx context.Context, client net.Conn, t netrule.Targ
 	x.serve(ctx, inside)
 	return x.result()
 }
+
+// full is why what would take more memory than there is gets none.
+const full = "too much is under way on this workspace's connections; try again when some of them have ended"
 
 // Format implements fmt.Formatter. It shows the names of the secrets.
 func (i *Interceptor) Format(f fmt.State, _ rune) {

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/egress/proxy"
+	"github.com/carrel-dev/carrel/internal/egress/room"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
@@ -21,6 +22,13 @@ func (x *exchange) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	defer x.leave()
+	takes := int64(room.Request) + 2*bytesOf(r.Header)
+	if !x.way.Room.Take(takes) {
+		x.refuse(full)
+		say(w, r, http.StatusServiceUnavailable, Refusal{Why: full})
+		return
+	}
+	defer x.way.Room.Give(takes)
 	if x.trouble != nil {
 		w.Header().Set("Connection", "close")
 		say(w, r, http.StatusBadGateway, Refusal{Why: text(x.trouble)})
@@ -30,6 +38,9 @@ func (x *exchange) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.refuse(why)
 		say(w, r, status, Refusal{Why: why})
 		return
+	}
+	if x.way.Plain && x.way.Judged {
+		WithoutH2C(r)
 	}
 	if x.way.Admit != nil {
 		done, no := x.way.Admit(Asked(r))
@@ -57,6 +68,16 @@ func (x *exchange) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}).ServeHTTP(&answer{w, q}, r)
 }
 
+// bytesOf is how long the fields of a header are.
+func bytesOf(h http.Header) (n int64) {
+	for name, values := range h {
+		for _, v := range values {
+			n += int64(len(name) + len(v))
+		}
+	}
+	return n
+}
+
 // say answers a request in egress's own name, as JSON if it asks for that.
 func say(w http.ResponseWriter, r *http.Request, status int, no Refusal) {
 	kind, body := proxy.RefusalBody(strings.Join(r.Header["Accept"], ","), no.Why, no.Remedy)
@@ -69,7 +90,7 @@ func say(w http.ResponseWriter, r *http.Request, status int, no Refusal) {
 // Asked is what rules look at of a request.
 func Asked(r *http.Request) *netrule.Request {
 	q := &netrule.Request{Method: r.Method, NoMethod: noMethod(r)}
-	q.Path, q.NoPath = path(r)
+	q.Path, q.Destination, q.NoPath = paths(r)
 	if q.Upgrade = strings.Join(r.Header["Upgrade"], ","); q.Upgrade == "" && r.ProtoMajor == 1 {
 		for token := range strings.SplitSeq(strings.Join(r.Header["Connection"], ","), ",") {
 			if strings.EqualFold(strings.TrimSpace(token), "upgrade") {
@@ -78,6 +99,33 @@ func Asked(r *http.Request) *netrule.Request {
 		}
 	}
 	return q
+}
+
+// WithoutH2C has a request of HTTP/1.1 without TLS that offers to go on in HTTP/2 (RFC 7540, 3.2) go on as it is, as a server
+// without that does. Java's client offers it with every first request. What offers another protocol too is left.
+func WithoutH2C(r *http.Request) {
+	offers := r.Header["Upgrade"]
+	if r.ProtoMajor != 1 || len(offers) == 0 {
+		return
+	}
+	for token := range strings.SplitSeq(strings.Join(offers, ","), ",") {
+		if !strings.EqualFold(strings.TrimSpace(token), "h2c") {
+			return
+		}
+	}
+	delete(r.Header, "Upgrade")
+	delete(r.Header, "Http2-Settings")
+	var kept []string
+	for token := range strings.SplitSeq(strings.Join(r.Header["Connection"], ","), ",") {
+		token = strings.TrimSpace(token)
+		if token != "" && !strings.EqualFold(token, "upgrade") && !strings.EqualFold(token, "http2-settings") {
+			kept = append(kept, token)
+		}
+	}
+	delete(r.Header, "Connection")
+	if len(kept) > 0 {
+		r.Header["Connection"] = []string{strings.Join(kept, ", ")}
+	}
 }
 
 // Refuse answers a request that is not admitted.

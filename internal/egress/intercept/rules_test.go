@@ -160,7 +160,10 @@ func TestRuledTricks(t *testing.T) {
 		"POST /v1/x%20 HTTP/1.1\r\n",
 		"GET /v1/a HTTP/1.1\r\nX-HTTP-Method-Override: DELETE\r\n", "POST /v1/a HTTP/1.1\r\nX_Method_Override: PUT\r\n",
 		"GET /v1/a?_method=DELETE HTTP/1.1\r\n", "GET /v1/a HTTP/1.1\r\nX-Original-URL: /admin\r\n",
-		"GET /v1/a HTTP/1.1\r\nX-Rewrite-URL: /admin\r\n",
+		"GET /v1/a HTTP/1.1\r\nX-Rewrite-URL: /admin\r\n", "GET /v1/a HTTP/1.1\r\nX.HTTP!Method~Override: DELETE\r\n",
+		"GET /v1/a HTTP/1.1\r\nx-http-verb: DELETE\r\n", "GET /v1/a HTTP/1.1\r\nX_Original_Path: /admin\r\n",
+		"POST /v1/a HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTrailer: X-Method-Override\r\n",
+		"POST /v1/a HTTP/1.1\r\nX-Copy-From: /admin\r\n",
 		"GET https://api.example.org/admin HTTP/1.1\r\n", "GET https://other.example.org/v1/a HTTP/1.1\r\n",
 		"GET http://api.example.org/v1/a HTTP/1.1\r\n",
 		"OPTIONS * HTTP/1.1\r\n", "CONNECT api.example.org:443 HTTP/1.1\r\n", "CONNECT /v1/a HTTP/1.1\r\n", "TRACE /v1/a HTTP/1.1\r\n",
@@ -170,6 +173,9 @@ func TestRuledTricks(t *testing.T) {
 	} {
 		c := p.secure("api.example.org:443", "http/1.1")
 		fmt.Fprintf(c, "%sHost: api.example.org\r\nConnection: close\r\n\r\n", head)
+		if strings.Contains(head, "chunked") {
+			fmt.Fprint(c, "0\r\n\r\n")
+		}
 		b, err := io.ReadAll(c)
 		if err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 4") || len(host.all) > 0 {
 			t.Errorf("%q: %q, %v; the host got %d", head, b, err, len(host.all))
@@ -181,6 +187,78 @@ func TestRuledTricks(t *testing.T) {
 	fmt.Fprint(c, "POST /v1/xy HTTP/1.1\r\nHost: api.example.org\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
 	if b, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 200") {
 		t.Errorf("an honest request: %q, %v", b, err)
+	}
+}
+
+// The destination of a request is judged as its path is, and has one reading too.
+func TestRuledDestination(t *testing.T) {
+	p, host := newRuled(t, "allow COPY,MOVE,PUT api.example.org/v1/*", "deny api.example.org/v1/secret/*", "allow MOVE api.example.org/old/*"),
+		&seen{}
+	p.host("api.example.org:443", host)
+	for fields, want := range map[string]string{
+		"Destination: https://api.example.org/v1/b\r\n":                       "",
+		"Destination: https://api.example.org:443/v1/b%20c\r\n":               "",
+		"destination: /v1/b\r\n":                                              "",
+		"Destination: https://api.example.org/admin\r\n":                      "at its destination no rule allows it",
+		"Destination: /old/b\r\n":                                             "at its destination no rule allows it",
+		"Destination: https://api.example.org/v1/Secret/b\r\n":                "at its destination the rule api.example.org/v1/secret/* denies",
+		"Destination: https://api.example.org/v1/../admin\r\n":                "a segment of dots",
+		"Destination: https://api.example.org/v1/a?x\r\n":                     "must be encoded",
+		"Destination: https://other.example.org/v1/b\r\n":                     "not one path of the same host",
+		"Destination: https://api.example.org:8443/v1/b\r\n":                  "not one path of the same host",
+		"Destination: https://user@api.example.org/v1/b\r\n":                  "not one path of the same host",
+		"Destination: ftp://api.example.org/v1/b\r\n":                         "not one path of the same host",
+		"Destination: v1/b\r\n":                                               "not one path of the same host",
+		"Destination:\r\n":                                                    "not one path of the same host",
+		"Destination: /v1/b\r\nDestination: /admin\r\n":                       "not one path of the same host",
+		"Destination: /v1/b\r\nDESTINATION: /admin\r\n":                       "not one path of the same host",
+		"Transfer-Encoding: chunked\r\nTrailer: Destination\r\n":              "not one path of the same host",
+		"Destination: https://api.example.org/v1/b\r\nX-Original-URL: /a\r\n": "names another path",
+	} {
+		c := p.secure("api.example.org:443", "http/1.1")
+		fmt.Fprintf(c, "COPY /v1/a HTTP/1.1\r\nHost: api.example.org\r\n%sConnection: close\r\n\r\n", fields)
+		if strings.Contains(fields, "chunked") {
+			fmt.Fprint(c, "0\r\n\r\n")
+		}
+		b, err := io.ReadAll(c)
+		if want != "" {
+			if err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 403") || !strings.Contains(string(b), want) || len(host.all) > 0 {
+				t.Errorf("%q: %q, %v; the host got %d", fields, b, err, len(host.all))
+			}
+			continue
+		}
+		if err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 200") {
+			t.Errorf("%q: %q, %v", fields, b, err)
+			continue
+		}
+		if r, _ := host.only(t); r.Header.Get("Destination") == "" {
+			t.Errorf("%q: the host got %s", fields, dump(r, ""))
+		}
+	}
+}
+
+// What comes behind the body, announced or not, does not change what was judged.
+func TestRuledTrailers(t *testing.T) {
+	p := newRuled(t, "allow POST api.example.org/v1/*")
+	got := make(chan string, 1)
+	p.rawHost("api.example.org:443", func(c net.Conn) {
+		r, err := http.ReadRequest(bufio.NewReader(c))
+		if err != nil {
+			return
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		got <- dump(r, "")
+		fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+	})
+	c := p.secure("api.example.org:443", "http/1.1")
+	fmt.Fprint(c, "POST /v1/a HTTP/1.1\r\nHost: api.example.org\r\nTransfer-Encoding: chunked\r\nTrailer: X-Other\r\n"+
+		"Connection: close\r\n\r\n1\r\na\r\n0\r\nX-Other: kept\r\nX-HTTP-Method-Override: DELETE\r\nX_Original_URL: /bad\r\n"+
+		"Destination: /bad\r\n\r\n")
+	if b, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 200") {
+		t.Errorf("%q, %v", b, err)
+	}
+	if all := wait(t, got, "request"); strings.Contains(all, "DELETE") || strings.Contains(all, "bad") || !strings.Contains(all, "kept") {
+		t.Errorf("the host got %s", all)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/egress/proxy"
+	"github.com/carrel-dev/carrel/internal/egress/room"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 )
 
@@ -27,8 +28,10 @@ const (
 const (
 	mostUpstream = 8 // connections to the host at once
 	mostStreams  = 100
-	streamBuffer = 512 << 10
-	connBuffer   = 4 << 20
+	// What a host has sent and the program has not taken, of a stream and of all of HTTP/2, and what a program has.
+	streamBuffer = room.HostHTTP2 / 2
+	connBuffer   = room.HostHTTP2
+	clientBuffer = room.ReadHTTP2
 	// headBuffer is for reading heads: bodies are read in larger pieces, past it.
 	headBuffer = 1 << 10
 )
@@ -36,12 +39,14 @@ const (
 // upstream makes the connections to the host of one exchange.
 type upstream struct {
 	t     netrule.Target
+	room  *room.Room
 	plain bool // without TLS
 	dial  func(context.Context) (net.Conn, error)
 	cfg   *tls.Config
 	wait  time.Duration // for TLS
 
 	mu     sync.Mutex
+	proto  string                // that the first speaks
 	ready  *tls.Conn             // made before the first request
 	open   map[net.Conn]struct{} // all of them
 	closed bool
@@ -60,7 +65,7 @@ func (u *upstream) begin(ctx context.Context, protos []string) (string, error) {
 	}
 	u.cfg.NextProtos = []string{proto} // all others speak it too
 	u.mu.Lock()
-	u.ready = c
+	u.ready, u.proto = c, proto
 	u.mu.Unlock()
 	return proto, nil
 }
@@ -77,15 +82,31 @@ func (u *upstream) next(ctx context.Context) (net.Conn, error) {
 	return u.connect(ctx)
 }
 
+// takes is what the next connection takes of the room. What HTTP/2 takes beside that is there for one.
+func (u *upstream) takes() int64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.open) > 0 && u.proto == protoHTTP2 {
+		return room.Host + room.HostHTTP2
+	}
+	return room.Host
+}
+
 // raw dials.
 func (u *upstream) raw(ctx context.Context) (net.Conn, error) {
+	takes := u.takes()
+	if !u.room.Take(takes) {
+		return nil, fmt.Errorf("%s: %w", full, errdefs.ErrUnavailable)
+	}
 	raw, err := u.dial(ctx)
 	if err != nil {
+		u.room.Give(takes)
 		return nil, err
 	}
-	held := &heldConn{Conn: raw, u: u}
+	held := &heldConn{Conn: raw, u: u, takes: takes}
 	if !u.hold(held) {
 		_ = raw.Close()
+		u.room.Give(takes)
 		return nil, fmt.Errorf("cannot connect to %s: the program has gone: %w", u.t, errdefs.ErrUnavailable)
 	}
 	return held, nil
@@ -163,18 +184,27 @@ func (u *upstream) close() {
 // heldConn is a connection that leaves u.open when it is closed.
 type heldConn struct {
 	net.Conn
-	u *upstream
+	u     *upstream
+	takes int64 // of the room
 }
 
 func (c *heldConn) Close() error {
 	c.u.mu.Lock()
+	_, open := c.u.open[c]
 	delete(c.u.open, c)
 	c.u.mu.Unlock()
+	if open {
+		c.u.room.Give(c.takes)
+	}
 	return c.Conn.Close()
 }
 
 // transport returns one that speaks proto, and connects by u only.
 func (u *upstream) transport(proto string) *http.Transport {
+	most := mostUpstream
+	if proto == protoHTTP2 { // one has as many requests as the program can make, and another may follow one that ends
+		most = 2
+	}
 	return &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			if u.plain {
@@ -194,8 +224,8 @@ func (u *upstream) transport(proto string) *http.Transport {
 		},
 		ReadBufferSize:         headBuffer,
 		DisableCompression:     true, // the program's fields pass as they are
-		MaxConnsPerHost:        mostUpstream,
-		MaxResponseHeaderBytes: 4 * proxy.MaxHead,
+		MaxConnsPerHost:        most,
+		MaxResponseHeaderBytes: 2 * proxy.MaxHead,
 		ExpectContinueTimeout:  time.Second,
 	}
 }

@@ -34,6 +34,8 @@ type Config struct {
 	// is called once, when the request has ended, and must not block. The text of an error is told to the program; one of
 	// kind unavailable may go away. Optional: without it every request is refused.
 	Reserve func(ctx context.Context, endpoint, model string) (done func(egressapi.Usage), err error)
+	// Pace is called for each connection that begins, and returns how long the next ones are to wait. It must not block. Optional.
+	Pace func() time.Duration
 	// Trouble is told when a process ended by itself. It is replaced, unless that happens too often.
 	// Required.
 	Trouble func(error)

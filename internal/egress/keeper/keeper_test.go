@@ -249,9 +249,11 @@ func TestRulesOutliveTheProcess(t *testing.T) {
 	w.Close()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var refused, cut, ended int
+	var refused, cut, ended, ends int
 	for _, c := range w.told {
 		switch {
+		case c.Way == keeper.WayEnd:
+			ends++
 		case c.Refused == "":
 			ended++
 		case c.ReceivedBytes > 0:
@@ -260,7 +262,7 @@ func TestRulesOutliveTheProcess(t *testing.T) {
 			refused += int(c.Count)
 		}
 	}
-	if refused != 2 || cut != 2 || ended != 0 { // the second tunnel was cut by the end
+	if refused != 2 || cut != 2 || ended != 0 || ends != 1 { // the second tunnel was cut by the end
 		t.Errorf("%d refused, %d cut, %d ended: %+v", refused, cut, ended, w.told)
 	}
 }

@@ -33,12 +33,44 @@ type leases struct {
 	grants chan egressapi.Granted // what is to be written; nil until the first lease
 	ended  bool
 	broken error // why the process was ended from here
+
+	slow time.Time // until when it has been told to wait; of who reads the process
+}
+
+// pace has the process wait if it makes connections too fast.
+func (l *leases) pace() {
+	if l.k.cfg.Pace == nil {
+		return
+	}
+	wait, now := l.k.cfg.Pace(), time.Now()
+	if wait <= 0 || now.Before(l.slow) {
+		return
+	}
+	l.slow = now.Add(wait)
+	line, err := json.Marshal(egressapi.Line{
+		Setup: egressapi.Setup{Version: egressapi.Version}, Slow: &egressapi.Slow{MS: max(wait.Milliseconds(), 1)},
+	})
+	if err == nil {
+		l.k.granting.Go(func() { l.say(line) })
+	}
+}
+
+// say writes a line.
+func (l *leases) say(line []byte) {
+	ctx, cancel := context.WithTimeout(l.k.alive, grantWithin)
+	defer cancel()
+	if err := l.p.write(ctx, append(line, '\n')); err != nil {
+		l.p.Kill() // half a line may be written
+	}
 }
 
 // lease is a request that was asked for; done is nil until it is granted.
 type lease struct {
 	bytes int64
+	model bool // it names one, which may be at work
 	done  func(egressapi.Usage)
+	since time.Time       // when it was granted
+	soFar egressapi.Usage // what the process has told of it
 }
 
 func newLeases(k *Keeper, p *process) *leases {
@@ -62,7 +94,7 @@ func (l *leases) ask(x *egressapi.Lease) error {
 		l.grants = make(chan egressapi.Granted, 2*egressapi.MostLeased)
 		l.k.granting.Go(l.write)
 	}
-	one := &lease{bytes: max(x.Bytes, 0)}
+	one := &lease{bytes: max(x.Bytes, 0), model: x.Model != ""}
 	l.open[x.ID] = one
 	l.k.granting.Go(func() { l.answer(x, one) })
 	return nil
@@ -81,7 +113,7 @@ func (l *leases) answer(x *egressapi.Lease, one *lease) {
 	case l.ended:
 		return
 	case err == nil:
-		one.done = done
+		one.done, one.since = done, time.Now()
 	default:
 		delete(l.open, x.ID)
 		text := strings.ToValidUTF8(err.Error(), "")
@@ -106,12 +138,36 @@ func (k *Keeper) reserve(ctx context.Context, x *egressapi.Lease) (func(egressap
 	return k.cfg.Reserve(ctx, x.Endpoint, x.Model)
 }
 
-// used takes what a request has used. The error ends the process.
-func (l *leases) used(u *egressapi.Usage) error {
+// progress takes what a request has used so far. The error ends the process.
+func (l *leases) progress(u *egressapi.Usage) error {
+	if err := counted(u); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	x := l.open[u.ID]
+	if x == nil || x.done == nil {
+		return fmt.Errorf("it tells of a request that was not granted: %w", errdefs.ErrInvalidArgument)
+	}
+	x.soFar.Input, x.soFar.Output = max(x.soFar.Input, u.Input), max(x.soFar.Output, u.Output)
+	x.soFar.CachedInput, x.soFar.CacheWrite = max(x.soFar.CachedInput, u.CachedInput), max(x.soFar.CacheWrite, u.CacheWrite)
+	return nil
+}
+
+// counted is an error if there are numbers in a Usage that cannot be.
+func counted(u *egressapi.Usage) error {
 	for _, n := range []int64{u.Input, u.Output, u.CachedInput, u.CacheWrite} {
 		if n < 0 || n > egressapi.MostTokens {
 			return fmt.Errorf("it says that a request has used %d tokens: %w", n, errdefs.ErrInvalidArgument)
 		}
+	}
+	return nil
+}
+
+// used takes what a request has used. The error ends the process.
+func (l *leases) used(u *egressapi.Usage) error {
+	if err := counted(u); err != nil {
+		return err
 	}
 	if u.Call != nil && !u.Call.Valid() {
 		return fmt.Errorf("it tells digests of a request that are none: %w", errdefs.ErrInvalidArgument)
@@ -135,18 +191,10 @@ func (l *leases) write() {
 	for x := range l.grants {
 		line, err := json.Marshal(egressapi.Line{Setup: egressapi.Setup{Version: egressapi.Version}, Granted: &x})
 		if err == nil {
-			ctx, cancel := context.WithTimeout(l.k.alive, grantWithin)
-			err = l.p.write(ctx, append(line, '\n'))
-			cancel()
-		}
-		if err != nil {
-			l.p.Kill() // half a line may be written
+			l.say(line)
 		}
 	}
 }
-
-// lostBytes is how many bytes of a request count as a token if the process ends before it tells what was used.
-const lostBytes = 2
 
 // why is the reason for which the process was ended from here, nil if it was not.
 func (l *leases) why() error {
@@ -155,8 +203,22 @@ func (l *leases) why() error {
 	return l.broken
 }
 
-// end counts what was under way in a process that has ended, by the length of the requests: nothing else is known of them.
-func (l *leases) end() {
+// lost is what a request counts whose process has ended: what that has told, or what its length and the time make of it where
+// that is more.
+func (x *lease) lost(id uint64, now time.Time) egressapi.Usage {
+	u := x.soFar
+	u.ID, u.Unknown, u.Call = id, true, nil
+	if u.Input+u.CachedInput+u.CacheWrite == 0 {
+		u.Input = min(x.bytes/egressapi.BytesPerToken+1, egressapi.MostTokens)
+	}
+	if x.model {
+		u.Output = min(max(u.Output, int64(now.Sub(x.since)/time.Second+1)*egressapi.TokensPerSecond), egressapi.MostTokens)
+	}
+	return u
+}
+
+// end counts what was under way in a process that has ended.
+func (l *leases) end() (lost int) {
 	l.over()
 	l.mu.Lock()
 	open := l.open
@@ -165,10 +227,13 @@ func (l *leases) end() {
 		close(l.grants)
 	}
 	l.mu.Unlock()
+	now := time.Now()
 	for id, x := range open {
 		if x.done == nil { // whoever has it judged sees that the process has ended
 			continue
 		}
-		x.done(egressapi.Usage{ID: id, Input: min(x.bytes/lostBytes+1, egressapi.MostTokens), Unknown: true})
+		x.done(x.lost(id, now))
+		lost++
 	}
+	return lost
 }

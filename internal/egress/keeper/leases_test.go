@@ -66,6 +66,7 @@ type fake struct {
 	far   *net.UnixConn
 	in    *bufio.Scanner
 	ended chan error
+	told  chan egressapi.Connection
 	stop  func() // closes it, once
 }
 
@@ -73,6 +74,12 @@ func (f *fake) say(r egressapi.Report) { _ = json.NewEncoder(f.far).Encode(r) }
 
 // newFake starts one. The first start succeeds, and no other.
 func newFake(t *testing.T, reserve func(ctx context.Context, endpoint, model string) (func(egressapi.Usage), error)) *fake {
+	t.Helper()
+	return newFakeWith(t, func(c *keeper.Config) { c.Reserve = reserve })
+}
+
+// newFakeWith is newFake with a Config that is changed.
+func newFakeWith(t *testing.T, change func(*keeper.Config)) *fake {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -84,7 +91,7 @@ func newFake(t *testing.T, reserve func(ctx context.Context, endpoint, model str
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &fake{far: c.(*net.UnixConn), ended: make(chan error, 10)}
+	x := &fake{far: c.(*net.UnixConn), ended: make(chan error, 10), told: make(chan egressapi.Connection, 2*egressapi.MostOpen)}
 	t.Cleanup(func() { x.far.Close() })
 	_ = x.far.SetDeadline(time.Now().Add(20 * time.Second))
 	x.in = bufio.NewScanner(x.far)
@@ -95,7 +102,7 @@ func newFake(t *testing.T, reserve func(ctx context.Context, endpoint, model str
 		x.say(egressapi.Report{Ready: true})
 	}()
 	first := true
-	x.Keeper, err = keeper.Start(t.Context(), keeper.Config{
+	cfg := keeper.Config{
 		Starter: keeper.Remote(func(context.Context) (*os.File, error) {
 			if !first {
 				return nil, errors.New("once is enough")
@@ -104,8 +111,10 @@ func newFake(t *testing.T, reserve func(ctx context.Context, endpoint, model str
 			return os.NewFile(uintptr(fds[0]), "near"), nil
 		}),
 		Setup:      egressapi.Setup{Models: []egressapi.Model{{Name: "claude", Key: egressapi.NewPrivate("k")}}},
-		Connection: func(egressapi.Connection) {}, Trouble: func(err error) { x.ended <- err }, Reserve: reserve,
-	})
+		Connection: func(c egressapi.Connection) { x.told <- c }, Trouble: func(err error) { x.ended <- err },
+	}
+	change(&cfg)
+	x.Keeper, err = keeper.Start(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,10 +178,91 @@ func TestLeases(t *testing.T) {
 	far.Close()
 	<-ended
 	asked, used := b.has()
-	lost := egressapi.Usage{ID: 1, Input: 51, Unknown: true}
+	lost := egressapi.Usage{ID: 1, Input: 51, Output: 100, Unknown: true}
 	if len(asked) != 4 || asked[0] != "claude m" || len(used) != 2 || used[0] != one || used[1] != lost {
 		t.Errorf("%v, %+v", asked, used)
 	}
+}
+
+// What a process that is killed had under way counts what it has told of it, or what the time makes of it if that is more.
+func TestLostLeases(t *testing.T) {
+	b := &budget{left: 9}
+	say, answer, ended, far, _ := leasing(t, b)
+	for id := range uint64(3) {
+		r := lease(id, "claude", "m")
+		if id == 2 {
+			r.Lease.Model = ""
+		}
+		say(r)
+		answer()
+	}
+	say(egressapi.Report{Progress: &egressapi.Usage{ID: 0, Input: 7, Output: 200_000, CachedInput: 5, Unknown: true}})
+	say(egressapi.Report{Progress: &egressapi.Usage{ID: 0, Input: 6, Output: 100_000}})
+	far.Close()
+	<-ended
+	_, used := b.has()
+	slices.SortFunc(used, func(a, b egressapi.Usage) int { return cmp.Compare(a.ID, b.ID) })
+	want := []egressapi.Usage{
+		{ID: 0, Input: 7, Output: 200_000, CachedInput: 5, Unknown: true},
+		{ID: 1, Input: 51, Output: 100, Unknown: true},
+		{ID: 2, Input: 51, Unknown: true},
+	}
+	if !slices.Equal(used, want) {
+		t.Errorf("%+v, not %+v", used, want)
+	}
+}
+
+// What was open when a process was killed is told, and so is its end.
+func TestLostConnections(t *testing.T) {
+	x := newFake(t, (&budget{left: 1}).reserve)
+	began := time.Now()
+	for id, host := range []string{"", "a.example", "b.example", "c.example", "d.example"} {
+		if id > 0 {
+			x.say(egressapi.Report{Begun: &egressapi.Connection{ID: uint64(id), Began: began, Way: "connect", Host: host, Port: 443}})
+		}
+	}
+	x.say(egressapi.Report{Connection: &egressapi.Connection{ID: 2, Way: "connect", Host: "b.example", SentBytes: 5, Count: 1}})
+	x.say(egressapi.Report{Moved: []egressapi.Moved{{ID: 1, Sent: 900_000, Received: 2}, {ID: 3, Sent: 1}, {ID: 77, Sent: 1}}})
+	x.say(egressapi.Report{Moved: []egressapi.Moved{{ID: 1, Sent: 1, Received: 3}}})
+	x.say(egressapi.Report{Over: 4})
+	x.say(egressapi.Report{Lease: &egressapi.Lease{ID: 1, Endpoint: "claude", Model: "m"}})
+	x.line(t)
+	x.far.Close()
+	<-x.ended
+	want := []string{
+		"connect b.example 5 0 false", "end  0 0 carrel-egress ended by itself, with 2 connections open and 1 requests to models under way",
+		"connect a.example 900000 3 true", "connect c.example 1 0 true",
+	}
+	for _, w := range want {
+		c := <-x.told
+		got := fmt.Sprint(c.Way, " ", c.Host, " ", c.SentBytes, " ", c.ReceivedBytes, " ", c.Refused != "")
+		if c.Way == keeper.WayEnd {
+			got = fmt.Sprint(c.Way, " ", c.Host, " ", c.SentBytes, " ", c.ReceivedBytes, " ", c.Refused)
+		}
+		if got != w || c.ID != 0 || c.Count != 1 {
+			t.Errorf("%s, not %s: %+v", got, w, c)
+		}
+	}
+	x.stop()
+	if len(x.told) > 0 {
+		t.Errorf("%+v", <-x.told)
+	}
+}
+
+// A process that makes connections too fast is told to wait, once for each wait.
+func TestSlow(t *testing.T) {
+	x := newFakeWith(t, func(c *keeper.Config) { c.Pace = func() time.Duration { return time.Hour } })
+	for id := range uint64(3) {
+		x.say(egressapi.Report{Begun: &egressapi.Connection{ID: id + 1}})
+	}
+	if l := x.line(t); l.Slow == nil || l.Slow.MS != 3_600_000 {
+		t.Errorf("%+v", l)
+	}
+	go func() { _ = x.SetRules(t.Context(), nil) }()
+	if l := x.line(t); l.Slow != nil {
+		t.Errorf("%+v", l)
+	}
+	x.say(egressapi.Report{Ready: true})
 }
 
 // A process that was taken over is ended when it breaks the rules of the messages.
@@ -215,6 +305,23 @@ func TestHostileLeases(t *testing.T) {
 			say(lease(1, "claude", "m"))
 			say(egressapi.Report{Usage: &egressapi.Usage{ID: 1, Output: egressapi.MostTokens + 1}})
 		}, "has used 1000000001 tokens"},
+		"progress of none": {func(say func(egressapi.Report), _ func() egressapi.Granted) {
+			say(egressapi.Report{Progress: &egressapi.Usage{ID: 7}})
+		}, "not granted"},
+		"progress that cannot be": {func(say func(egressapi.Report), answer func() egressapi.Granted) {
+			say(lease(1, "claude", "m"))
+			answer()
+			say(egressapi.Report{Progress: &egressapi.Usage{ID: 1, Input: -5}})
+		}, "has used -5 tokens"},
+		"a connection twice": {func(say func(egressapi.Report), _ func() egressapi.Granted) {
+			say(egressapi.Report{Begun: &egressapi.Connection{ID: 1}})
+			say(egressapi.Report{Begun: &egressapi.Connection{ID: 1}})
+		}, "a connection twice"},
+		"connections without an end": {func(say func(egressapi.Report), _ func() egressapi.Granted) {
+			for id := range uint64(egressapi.MostOpen + 1) {
+				say(egressapi.Report{Begun: &egressapi.Connection{ID: id + 1}})
+			}
+		}, "more connections than it can have"},
 		"no digest": {func(say func(egressapi.Report), answer func() egressapi.Granted) {
 			say(lease(1, "claude", "m"))
 			answer()

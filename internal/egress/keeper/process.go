@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -45,7 +46,10 @@ type process struct {
 	asking  *asking
 	leases  *leases
 	listing *listing
-	writing sync.Mutex // of Control
+	begun   begun
+	serves  atomic.Bool // it has served by a Setup
+	told    atomic.Bool // it is to end
+	writing sync.Mutex  // of Control
 	ended   chan struct{}
 	err     error // of the end, once ended is closed
 }
@@ -78,6 +82,7 @@ func (p *process) tell(ctx context.Context, line []byte) error {
 	}
 	select {
 	case err := <-p.ready:
+		p.serves.Store(err == nil || p.serves.Load())
 		return err
 	case <-p.ended:
 		return fmt.Errorf("cannot start carrel-egress: %w", p.err)
@@ -118,13 +123,22 @@ func (p *process) read(connection func(egressapi.Connection)) {
 		case r.Error != "":
 			said = fmt.Errorf("%s: %w", r.Error, errdefs.ErrUnavailable)
 		case r.Connection != nil:
-			connection(*r.Connection)
+			connection(p.begun.ended(*r.Connection))
+		case r.Begun != nil:
+			said = p.begun.add(r.Begun)
+			p.leases.pace()
+		case r.Over != 0:
+			delete(p.begun.open, r.Over)
+		case r.Moved != nil:
+			p.begun.moved(r.Moved)
 		case r.Ask != nil:
 			said = p.asking.ask(r.Ask)
 		case r.Gone != nil:
 			p.asking.gone(r.Gone.ID)
 		case r.Lease != nil:
 			said = p.leases.ask(r.Lease)
+		case r.Progress != nil:
+			said = p.leases.progress(r.Progress)
 		case r.Usage != nil:
 			said = p.leases.used(r.Usage)
 		case r.Open != nil:
@@ -138,7 +152,7 @@ func (p *process) read(connection func(egressapi.Connection)) {
 	}
 	p.Control.Close()
 	p.asking.end()
-	p.leases.end()
+	lost := p.leases.end()
 	timer := time.AfterFunc(endWithin, p.Kill)
 	err := p.Wait()
 	timer.Stop()
@@ -153,6 +167,9 @@ func (p *process) read(connection func(egressapi.Connection)) {
 	default:
 		p.err = fmt.Errorf("it ended without a word: %w", errdefs.ErrUnavailable)
 	}
+	if p.serves.Load() {
+		p.begun.lost(lost, !p.told.Load(), p.began, connection)
+	}
 	close(p.ended)
 }
 
@@ -163,6 +180,7 @@ func (p *process) wait() error {
 
 // end has the process end and waits for that.
 func (p *process) end() {
+	p.told.Store(true)
 	// The process reads the end of the rules, and its last reports are still read here.
 	if err := p.Control.CloseWrite(); err == nil {
 		timer := time.AfterFunc(endWithin, p.Kill)

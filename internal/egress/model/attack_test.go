@@ -14,7 +14,18 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/egress/model"
+	"github.com/carrel-dev/carrel/internal/egress/room"
 )
+
+// A query does not make another call of a request.
+func TestQueryWithMethod(t *testing.T) {
+	r := start(t, model.OpenAI, func(http.ResponseWriter, *http.Request) { t.Error("it arrived") }, nil)
+	for _, query := range []string{"_method=DELETE", "a=b&_METHOD[]=DELETE", "%5fmethod=PUT"} {
+		if status, body := r.get("GET", "/v1/models/x?"+query, ""); status != 400 || !strings.Contains(body, "_method") {
+			t.Errorf("%s: %d %s", query, status, body)
+		}
+	}
+}
 
 // A body that two programs could read as two objects, or that asks for what cannot be counted, does not reach the host.
 func TestHostileBodies(t *testing.T) {
@@ -65,7 +76,7 @@ func TestHostileBodies(t *testing.T) {
 	if len(r.asked()) > 0 {
 		t.Errorf("%v", r.asked())
 	}
-	freed(t, r.room, model.RoomBytes)
+	freed(t, r.room, room.Bytes)
 }
 
 // endless is a reader of spaces after a beginning.
@@ -106,9 +117,9 @@ func TestLargeBodies(t *testing.T) {
 	if status := post(endless{strings.NewReader(`{"model":"m"`)}, -1); status != 413 {
 		t.Errorf("one without an end: %d", status)
 	}
-	freed(t, r.room, model.RoomBytes)
+	freed(t, r.room, room.Bytes)
 	// Two of them wait in the middle, so a third has no room.
-	small := model.NewRoomOf(8 << 20)
+	small := room.Of(8 << 20)
 	r = start(t, model.Anthropic, answer(jsn, `{}`), func(c *model.Config) { c.Room = small })
 	var waiting sync.WaitGroup
 	var writers []*io.PipeWriter
@@ -122,7 +133,7 @@ func TestLargeBodies(t *testing.T) {
 		})
 		waiting.Go(func() { _, _ = io.CopyN(out, endless{strings.NewReader(`{"model":"m"`)}, 5<<19) })
 	}
-	for deadline := time.Now().Add(patience); model.RoomLeft(small) >= 3<<20 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); small.Left() >= 3<<20 && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond) //nolint:forbidigo // there is no event for what a server has read
 	}
 	if status := post(io.LimitReader(endless{strings.NewReader(`{"model":"m"`)}, 4<<20), -1); status != 503 {

@@ -7,39 +7,18 @@ import (
 	"io"
 	"os"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unicode"
 
+	"github.com/carrel-dev/carrel/internal/egress/room"
 	"github.com/carrel-dev/carrel/internal/spec/budget"
 )
-
-// Room bounds the memory that request bodies take.
-type Room struct{ left atomic.Int64 }
-
-// roomBytes is the size of a Room. It holds four bodies of the largest size, and those of hundreds of usual requests.
-const roomBytes = 4 * MaxBody
-
-// NewRoom returns an empty Room.
-func NewRoom() *Room {
-	r := &Room{}
-	r.left.Store(roomBytes)
-	return r
-}
-
-func (r *Room) take(n int64) bool {
-	if r.left.Add(-n) >= 0 {
-		return true
-	}
-	r.left.Add(n)
-	return false
-}
 
 // body is the body of a request, held in pieces.
 type body struct {
 	pieces [][]byte
 	size   int64
-	room   *Room
+	room   *room.Room
 	taken  int64
 
 	model string
@@ -57,7 +36,7 @@ const (
 // free gives the memory back. The body must not be used after it.
 func (b *body) free() {
 	b.pieces = nil
-	b.room.left.Add(b.taken)
+	b.room.Give(b.taken)
 	b.taken = 0
 }
 
@@ -105,7 +84,7 @@ func (b *body) piece() ([]byte, *problem) {
 	if len(b.pieces) > 10 {
 		size = largePiece
 	}
-	if !b.room.take(int64(size)) {
+	if !b.room.Take(int64(size)) {
 		return nil, noRoom
 	}
 	b.taken += int64(size)

@@ -54,7 +54,7 @@ func (c *call) is(r *http.Request) bool {
 	if r.URL.RawPath != "" || r.URL.Opaque != "" {
 		return false
 	}
-	name, below := strings.CutPrefix(r.URL.Path, c.path)
+	name, below := strings.CutPrefix(versioned(r.URL.Path), c.path)
 	if !strings.HasSuffix(c.path, "/") {
 		return below && name == ""
 	}
@@ -63,10 +63,23 @@ func (c *call) is(r *http.Request) bool {
 		!strings.Contains("/"+name+"/", "/./") && !strings.Contains("/"+name+"/", "//")
 }
 
+// version begins every path of both APIs.
+const version = "/v1"
+
+// versioned returns a path with the version. Some programs take the name of the API for what has the version already, as SDKs do
+// that append /messages.
+func versioned(path string) string {
+	if strings.HasPrefix(path, version+"/") {
+		return path
+	}
+	return version + path
+}
+
 // upstream returns the path at the host. The base of OpenAI has the version already.
 func (h *Handler) upstream(path string) string {
+	path = versioned(path)
 	if h.cfg.API == OpenAI {
-		path = strings.TrimPrefix(path, "/v1")
+		path = strings.TrimPrefix(path, version)
 	}
 	return h.base.Path + path
 }

@@ -34,15 +34,3 @@ func Measure(api API, contentType string, drop bool, pieces [][]byte) (out strin
 
 // ReadUsage reads a usage object.
 var ReadUsage = readUsage
-
-// RoomLeft is what is free of a Room, RoomBytes its size.
-func RoomLeft(r *Room) int64 { return r.left.Load() }
-
-const RoomBytes = roomBytes
-
-// NewRoomOf returns an empty Room of another size.
-func NewRoomOf(bytes int64) *Room {
-	r := &Room{}
-	r.left.Store(bytes)
-	return r
-}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/egress/model"
+	"github.com/carrel-dev/carrel/internal/egress/room"
 	"github.com/carrel-dev/carrel/test/leaks"
 )
 
@@ -30,18 +31,19 @@ type rig struct {
 	t     *testing.T
 	front *httptest.Server
 	host  *httptest.Server
-	room  *model.Room
+	room  *room.Room
 
 	mu     sync.Mutex
 	models []string
 	calls  []model.Call // of the usages, in their order
+	soFar  []model.Usage
 	usages chan model.Usage
 }
 
 // start serves an API in front of a host that does what serve says. change may be nil.
 func start(t *testing.T, api model.API, serve http.HandlerFunc, change func(*model.Config)) *rig {
 	t.Helper()
-	r := &rig{t: t, usages: make(chan model.Usage, 100), room: model.NewRoom()}
+	r := &rig{t: t, usages: make(chan model.Usage, 100), room: room.New()}
 	r.host = httptest.NewUnstartedServer(serve)
 	r.host.Config.ErrorLog = nil
 	r.host.StartTLS()
@@ -66,16 +68,22 @@ func start(t *testing.T, api model.API, serve http.HandlerFunc, change func(*mod
 	return r
 }
 
-func (r *rig) reserve(_ context.Context, q model.Request) (func(model.Usage, model.Call), error) {
+func (r *rig) reserve(_ context.Context, q model.Request) (model.Lease, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.models = append(r.models, q.Model)
-	return func(u model.Usage, c model.Call) {
+	done := func(u model.Usage, c model.Call) {
 		r.mu.Lock()
 		r.calls = append(r.calls, c)
 		r.mu.Unlock()
 		r.usages <- u
-	}, nil
+	}
+	progress := func(u model.Usage) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.soFar = append(r.soFar, u)
+	}
+	return model.Lease{Done: done, Progress: progress}, nil
 }
 
 func (r *rig) asked() []string {
@@ -142,11 +150,11 @@ func (r *rig) get(method, path, body string, fields ...string) (status int, text
 }
 
 // freed waits until a room of a size is empty: a body is freed just after the program has its response.
-func freed(t *testing.T, room *model.Room, size int64) {
+func freed(t *testing.T, r *room.Room, size int64) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); model.RoomLeft(room) != size; {
+	for deadline := time.Now().Add(patience); r.Left() != size; {
 		if time.Now().After(deadline) {
-			t.Errorf("%d bytes of %d are left of the room", model.RoomLeft(room), size)
+			t.Errorf("%d bytes of %d are left of the room", r.Left(), size)
 			return
 		}
 		time.Sleep(time.Millisecond) //nolint:forbidigo // there is no event for memory that is given back

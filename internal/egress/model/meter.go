@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/carrel-dev/carrel/internal/spec/budget"
+	"github.com/carrel-dev/carrel/internal/wire/egressapi"
 )
 
 // maxHeld is how much of an event is held until it is known whether the program gets it.
@@ -133,6 +134,15 @@ func (m *meter) used(sent int64, after time.Duration) Usage {
 	return estimate(m.known, sent, m.wrote(), after)
 }
 
+// soFar is used for a response that has not ended.
+func (m *meter) soFar(sent int64, after time.Duration) Usage {
+	wrote := max(m.text+m.one.text, m.events)
+	if m.kind == other {
+		wrote = m.all
+	}
+	return estimate(m.known, sent, wrote, after)
+}
+
 // wrote is how many bytes of text the response had.
 func (m *meter) wrote() int64 {
 	if m.kind == other || m.kind == object && m.one.err != nil {
@@ -145,9 +155,9 @@ func (m *meter) wrote() int64 {
 func estimate(known budget.Usage, sent, wrote int64, after time.Duration) Usage {
 	u := Usage{Usage: known, Unknown: true}
 	if known.Input+known.CachedInput+known.CacheWrite == 0 {
-		u.Input = (sent + bytesPerToken - 1) / bytesPerToken
+		u.Input = (sent + egressapi.BytesPerToken - 1) / egressapi.BytesPerToken
 	}
-	u.Output = max(u.Output, (wrote+bytesPerToken-1)/bytesPerToken, int64(after/time.Second)*tokensPerSecond)
+	u.Output = max(u.Output, (wrote+egressapi.BytesPerToken-1)/egressapi.BytesPerToken, int64(after/time.Second)*egressapi.TokensPerSecond)
 	return u
 }
 

@@ -43,6 +43,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/egress/intercept"
+	"github.com/carrel-dev/carrel/internal/egress/room"
 )
 
 // API is the API that a host has.
@@ -68,13 +69,13 @@ type Config struct {
 	// KeepStreams leaves streams of chat completions as the program asks for them, for servers that refuse
 	// stream_options. If they tell no usage it is estimated.
 	KeepStreams bool
-	// Reserve is asked before each request. done is called once, when the request has ended. The text of an error is told
-	// to the program. An error of kind unavailable is one that may go away; any other is meant to last.
-	Reserve func(ctx context.Context, r Request) (done func(Usage, Call), err error)
+	// Reserve is asked before each request. The text of an error is told to the program. An error of kind unavailable is one
+	// that may go away; any other is meant to last.
+	Reserve func(ctx context.Context, r Request) (Lease, error)
 	// Transport sends the requests. Its connections are to the host of Upstream. Required; see NewTransport.
 	Transport http.RoundTripper
-	// Room bounds what request bodies take in memory, of several handlers together. nil is a room of its own.
-	Room *Room
+	// Room bounds what requests take in memory, of several handlers together. nil is a room of its own.
+	Room *room.Room
 	// Idle ends a request for which nothing has come from the host for so long; 30 min.
 	Idle time.Duration
 	// Longest ends a request in any case; 2 h.
@@ -91,6 +92,14 @@ type Request struct {
 	Bytes int64
 }
 
+// Lease is a request that may be made.
+type Lease struct {
+	// Done is called once, when the request has ended.
+	Done func(Usage, Call)
+	// Progress is told from time to time what has been used so far, so that it counts if this process is killed. Optional.
+	Progress func(Usage)
+}
+
 // The length of a key in bytes.
 const (
 	MinKey = intercept.MinLength
@@ -98,7 +107,7 @@ const (
 )
 
 // MaxBody bounds the body of a request in bytes.
-const MaxBody = 64 << 20
+const MaxBody = 32 << 20
 
 // Handler serves one API. It may be used by many goroutines.
 type Handler struct {
@@ -129,7 +138,7 @@ func New(c Config) (*Handler, error) {
 		return bad("Reserve and Transport are required")
 	}
 	if c.Room == nil {
-		c.Room = NewRoom()
+		c.Room = room.New()
 	}
 	for d, usual := range map[*time.Duration]time.Duration{&c.Idle: 30 * time.Minute, &c.Longest: 2 * time.Hour, &c.Slow: time.Minute} {
 		if *d == 0 {

@@ -16,7 +16,9 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/base/redact"
 	"github.com/carrel-dev/carrel/internal/egress/model"
+	"github.com/carrel-dev/carrel/internal/egress/room"
 	"github.com/carrel-dev/carrel/internal/spec/budget"
+	"github.com/carrel-dev/carrel/internal/spec/httprule"
 )
 
 // The host gets the real key and nothing by which the program could say who pays. What it echoes of the key is masked.
@@ -29,6 +31,8 @@ func TestKey(t *testing.T) {
 	}{
 		{model.Anthropic, "https://example.com/base/", "/v1/messages?beta=true", "POST example.com /base/v1/messages?beta=true"},
 		{model.OpenAI, "https://example.com:8443/api/v1", "/v1/chat/completions", "POST example.com:8443 /api/v1/chat/completions"},
+		{model.Anthropic, "https://example.com", "/messages", "POST example.com /v1/messages"},
+		{model.OpenAI, "https://example.com/api/v1", "/responses", "POST example.com /api/v1/responses"},
 	} {
 		var got *http.Request
 		var body string
@@ -48,7 +52,9 @@ func TestKey(t *testing.T) {
 		}
 		r.do("POST", c.path, `{"model":"m","max_tokens":1}`, take, "X-Api-Key: sk-program", "Authorization: Bearer sk-program",
 			"Cookie: x=y", "OpenAI-Organization: org", "Accept-Encoding: gzip", "X-Forwarded-For: 192.0.2.1", "Anthropic-Version: 2023-06-01",
-			"Connection: X-Stainless-Os", "X-Stainless-Os: Linux", "X-HTTP-Method-Override: DELETE", "Content-Type: text/plain")
+			"Connection: X-Stainless-Os", "X-Stainless-Os: Linux", "X-HTTP-Method-Override: DELETE", "Content-Type: text/plain",
+			"X_Api_Key: sk-program", "openai_organization: org", "X.HTTP_Method~Override: DELETE", "X-Envoy-Original-Path: /v1/files",
+			"Destination: /v1/files", "Transfer_Encoding: chunked")
 		if s := got.Method + " " + got.Host + " " + got.RequestURI; s != c.want {
 			t.Errorf("%s, not %s", s, c.want)
 		}
@@ -59,6 +65,9 @@ func TestKey(t *testing.T) {
 		for name, values := range got.Header {
 			if strings.Contains(strings.Join(values, ""), "sk-program") {
 				t.Errorf("the program's key arrived in %s", name)
+			}
+			if httprule.MeaningOf(name) != httprule.NoMeaning || strings.Contains(name, "_") {
+				t.Errorf("%s arrived", name)
 			}
 		}
 		for _, name := range []string{
@@ -105,11 +114,12 @@ func TestCalls(t *testing.T) {
 	served := map[model.API][]string{
 		model.Anthropic: {
 			"POST /v1/messages", "POST /v1/messages/count_tokens", "GET /v1/models", "GET /v1/models/claude-x",
-			"GET /v1/models?limit=1",
+			"GET /v1/models?limit=1", "POST /messages", "POST /messages/count_tokens", "GET /models", "GET /models/claude-x",
 		},
 		model.OpenAI: {
 			"POST /v1/responses", "POST /v1/chat/completions", "POST /v1/completions", "POST /v1/embeddings", "GET /v1/models",
 			"GET /v1/models/meta/llama:free", "POST /v1/responses/compact", "POST /v1/responses/input_tokens",
+			"POST /responses", "POST /chat/completions", "GET /models", "GET /models/meta/llama:free",
 		},
 	}
 	never := []string{
@@ -119,7 +129,8 @@ func TestCalls(t *testing.T) {
 		"GET /v1/models/a//b",
 		"GET /v1/models/%2e%2e/files", "POST /v1/mess%61ges", "GET /v1/responses/resp_1", "POST /V1/messages", "HEAD /v1/models",
 		"POST /v1/images/generations",
-		"GET /v1/organization/costs", "OPTIONS /v1/messages",
+		"GET /v1/organization/costs", "OPTIONS /v1/messages", "POST /", "POST //messages", "POST /v1/v1/messages", "POST /v2/messages",
+		"POST /messages/batches", "GET /models/", "GET /models/../files", "GET /models/a//b", "POST /v1messages",
 	}
 	for api, all := range served {
 		reached := 0
@@ -154,6 +165,41 @@ func TestCalls(t *testing.T) {
 		}
 		never = never[:len(never)-1]
 	}
+}
+
+// What a stream has used is told while it goes on.
+func TestProgress(t *testing.T) {
+	r := start(t, model.Anthropic, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		word := `data: {"type":"content_block_delta","delta":{"text":"` + strings.Repeat("word ", 200) + "\"}}\n\n"
+		for {
+			_, _ = io.WriteString(w, word)
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-r.Context().Done():
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}, nil)
+	r.do("POST", "/v1/messages", `{"model":"m"}`, func(res *http.Response) {
+		buf := make([]byte, 32<<10)
+		for told := false; !told; {
+			if _, err := res.Body.Read(buf); err != nil {
+				t.Error(err)
+				return
+			}
+			r.mu.Lock()
+			told = len(r.soFar) > 0
+			r.mu.Unlock()
+		}
+	})
+	r.mu.Lock()
+	if u := r.soFar[0]; u.Output < 1000 || u.Input == 0 || !u.Unknown {
+		t.Errorf("%+v", u)
+	}
+	r.mu.Unlock()
+	r.used()
 }
 
 // Each event arrives before the next is sent.
@@ -230,7 +276,7 @@ func TestUsageIsAskedFor(t *testing.T) {
 		if u := r.used(); u.Input != 7 || u.Unknown {
 			t.Errorf("%.80s: %+v", c.body, u)
 		}
-		freed(t, r.room, model.RoomBytes)
+		freed(t, r.room, room.Bytes)
 	}
 	r := start(t, model.OpenAI, serve, func(c *model.Config) { c.KeepStreams = true })
 	if r.get("POST", "/v1/chat/completions", `{"model":"m","stream":true}`); sent != `{"model":"m","stream":true}` {
@@ -254,12 +300,12 @@ func TestBudget(t *testing.T) {
 			reached++
 			answer("application/json", `{}`)(w, r)
 		}, func(c *model.Config) {
-			c.Reserve = func(_ context.Context, q model.Request) (func(model.Usage, model.Call), error) {
+			c.Reserve = func(_ context.Context, q model.Request) (model.Lease, error) {
 				got, err := book.Reserve(time.Now(), q.Model, "w")
 				if err != nil {
-					return nil, err
+					return model.Lease{}, err
 				}
-				return func(u model.Usage, _ model.Call) { got.Spend(time.Now(), u.Usage) }, nil
+				return model.Lease{Done: func(u model.Usage, _ model.Call) { got.Spend(time.Now(), u.Usage) }}, nil
 			}
 		})
 		// Two at once: one is served.
@@ -284,8 +330,8 @@ func TestBudget(t *testing.T) {
 		}
 	}
 	r := start(t, model.OpenAI, answer("application/json", `{}`), func(c *model.Config) {
-		c.Reserve = func(context.Context, model.Request) (func(model.Usage, model.Call), error) {
-			return nil, fmt.Errorf("nobody answers: %w", errdefs.ErrUnavailable)
+		c.Reserve = func(context.Context, model.Request) (model.Lease, error) {
+			return model.Lease{}, fmt.Errorf("nobody answers: %w", errdefs.ErrUnavailable)
 		}
 	})
 	if status, body := r.get("GET", "/v1/models", ""); status != 503 || !strings.Contains(body, "carrel: nobody answers\"") {
@@ -297,8 +343,8 @@ func TestBudget(t *testing.T) {
 func TestConfig(t *testing.T) {
 	fine := model.Config{
 		API: model.OpenAI, Upstream: "https://example.com/v1", Key: redact.NewValue(key), Transport: http.NewFileTransport(http.Dir(".")),
-		Reserve: func(context.Context, model.Request) (func(model.Usage, model.Call), error) {
-			return func(model.Usage, model.Call) {}, nil
+		Reserve: func(context.Context, model.Request) (model.Lease, error) {
+			return model.Lease{Done: func(model.Usage, model.Call) {}}, nil
 		},
 	}
 	if _, err := model.New(fine); err != nil {

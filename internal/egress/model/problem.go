@@ -42,7 +42,7 @@ var (
 
 var (
 	notJSON  = &problem{kind: invalid, text: "the body of the request is not one JSON object"}
-	tooLarge = &problem{kind: large, text: "the body of the request has more than 64 MiB"}
+	tooLarge = &problem{kind: large, text: "the body of the request has more than 32 MiB"}
 	noRoom   = &problem{kind: overloaded, text: "too many large requests are under way; try again when one has ended"}
 )
 

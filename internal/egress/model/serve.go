@@ -15,11 +15,21 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/carrel-dev/carrel/internal/egress/intercept"
+	"github.com/carrel-dev/carrel/internal/egress/room"
+	"github.com/carrel-dev/carrel/internal/spec/httprule"
 )
 
 // ServeHTTP serves one request. Who calls it has checked that the request is for this API's name.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{h: h, w: w, r: r, body: &body{room: h.cfg.Room}, control: http.NewResponseController(w)}
+	if !h.cfg.Room.Take(room.ModelCall) {
+		w.Header().Set("Connection", "close")
+		h.say(w, noRoom)
+		return
+	}
+	defer h.cfg.Room.Give(room.ModelCall)
 	defer func() { x.body.free() }()
 	// net/http reads what is left of a body before it answers, as long as this lasts.
 	_ = x.control.SetReadDeadline(time.Now().Add(h.cfg.Slow))
@@ -29,7 +39,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	_ = x.control.SetReadDeadline(time.Time{}) // nothing more comes but the end of the connection
-	done, err := h.cfg.Reserve(r.Context(), Request{x.body.model, x.body.size})
+	lease, err := h.cfg.Reserve(r.Context(), Request{x.body.model, x.body.size})
 	if err != nil {
 		h.say(w, refusal(err))
 		return
@@ -38,8 +48,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if x.sent { // only now, so that nobody waits for it
 			x.told.Sent, x.told.SentBytes = x.body.digest(), x.body.size
 		}
-		done(x.used, x.told)
+		lease.Done(x.used, x.told)
 	}()
+	x.progress = lease.Progress
 	x.serve()
 }
 
@@ -52,6 +63,8 @@ func (x *exchange) understand() *problem {
 		return &problem{kind: unknown, text: "this path is not served"}
 	case status == http.StatusMethodNotAllowed:
 		return &problem{kind: badMethod, text: "this path is not served for this method"}
+	case r.URL.RawQuery != "" && intercept.NamesMethod(r.URL.RawQuery):
+		return &problem{kind: invalid, text: "the query has a parameter _method, which some servers take for the method; leave it out"}
 	case !x.call.model && r.ContentLength != 0:
 		return &problem{kind: invalid, text: "this request takes no body"}
 	case !x.call.model:
@@ -73,6 +86,8 @@ type exchange struct {
 	control *http.ResponseController
 	used    Usage
 	told    Call
+	// progress is Lease.Progress.
+	progress func(Usage)
 	// sent: the host got the request, or a part of it.
 	sent bool
 }
@@ -127,10 +142,21 @@ func (x *exchange) serve() {
 			x.used = m.used(size, time.Since(began))
 		}
 	}()
-	if !x.copy(ctx, res.Body, m, func() { idle.Reset(h.cfg.Idle) }) || ctx.Err() != nil {
+	told := began
+	arrived := func() {
+		idle.Reset(h.cfg.Idle)
+		if now := time.Now(); x.progress != nil && x.call.counted && now.Sub(told) >= progressEvery {
+			told = now
+			x.progress(m.soFar(size, now.Sub(began)))
+		}
+	}
+	if !x.copy(ctx, res.Body, m, arrived) || ctx.Err() != nil {
 		panic(http.ErrAbortHandler) // the program sees that the response is not complete
 	}
 }
+
+// progressEvery is how often Lease.Progress is told, at most.
+const progressEvery = time.Second
 
 // request makes the request that the host gets.
 func (x *exchange) request(ctx context.Context) *http.Request {
@@ -164,27 +190,34 @@ var hop = []string{
 	"Upgrade",
 }
 
-// notSent are fields of a request that the host does not get: other keys, who pays, and what is this handler's to say.
+// notSent are fields of a request that the host does not get: other keys, who pays, and what is this handler's to say. Neither
+// does it get those that name another method or path.
 var notSent = []string{
 	"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "Cookie", "Openai-Organization", "Openai-Project", "X-Goog-User-Project",
 	"Content-Length", "Content-Type", "Content-Encoding", "Accept-Encoding", "Expect", "Host", "Range",
 	"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip",
-	"X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Original-Url", "X-Rewrite-Url",
 }
 
 // notTaken are fields of a response that the program does not get.
 var notTaken = []string{"Set-Cookie", "Alt-Svc", "Location", "Strict-Transport-Security", "Content-Encoding"}
 
-// clean removes the fields of a connection, those that it names, and others.
+// clean removes the fields of a connection, those that it names, others and those that name another method or path, in any
+// spelling that some server takes for them.
 func clean(header http.Header, named, others []string) {
 	for _, list := range named {
 		for name := range strings.SplitSeq(list, ",") {
 			header.Del(strings.TrimSpace(name))
 		}
 	}
-	for _, name := range append(hop, others...) {
-		header.Del(name)
+	for name := range header {
+		if among(name, hop) || among(name, others) || httprule.MeaningOf(name) != httprule.NoMeaning {
+			delete(header, name)
+		}
 	}
+}
+
+func among(name string, all []string) bool {
+	return slices.ContainsFunc(all, func(other string) bool { return httprule.Same(name, other) })
 }
 
 // failed is the problem of a request that got no response.

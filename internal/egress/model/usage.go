@@ -74,13 +74,6 @@ func readUsage(api API, raw []byte) (u budget.Usage, ok bool) {
 	return budget.Usage{Input: int64(input - cached), Output: int64(c.OutputTokens + c.CompletionTokens), CachedInput: int64(cached)}, ok
 }
 
-// The estimate of what the host did not tell. It is meant to be too high: text has about four bytes for each token,
-// and models write up to about 100 tokens a second, also where their thoughts are not sent.
-const (
-	bytesPerToken   = 2
-	tokensPerSecond = 100
-)
-
 // larger takes the larger number of each: later numbers of a stream include the earlier ones.
 func larger(a, b budget.Usage) budget.Usage {
 	return budget.Usage{

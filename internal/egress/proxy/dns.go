@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"encoding/binary"
 	"io"
 	"net/netip"
@@ -64,11 +65,77 @@ func Answer(query []byte, lookup func(name string) (netip.Addr, bool)) (reply []
 	return r.pack()
 }
 
+// MaxDNSTCP bounds a reply over TCP in bytes.
+const MaxDNSTCP = 16 << 10
+
+// Records are what a name has of the type SRV or TXT.
+type Records struct {
+	Services []Service
+	Text     []string
+	// Missing: there is no such name. Failed: it is not known now.
+	Missing, Failed bool
+}
+
+// Service is a record of the type SRV (RFC 2782). Target has no final dot.
+type Service struct {
+	Target                 string
+	Port, Priority, Weight uint16
+}
+
+// RecordsAsked returns the name, in lower case without a final dot, of a query for SRV, or else TXT. Any other query is !ok, and
+// for Answer.
+func RecordsAsked(query []byte) (name string, services, ok bool) {
+	var p dnsmessage.Parser
+	if len(query) < dnsHeader {
+		return "", false, false
+	}
+	h, err := p.Start(query)
+	if err != nil || h.Response {
+		return "", false, false
+	}
+	r := dnsReply{Header: dnsmessage.Header{OpCode: h.OpCode}}
+	if r.read(&p, query) != dnsmessage.RCodeSuccess || r.extended != 0 || r.question.Class != dnsmessage.ClassINET ||
+		r.question.Type != dnsmessage.TypeSRV && r.question.Type != dnsmessage.TypeTXT {
+		return "", false, false
+	}
+	return strings.ToLower(strings.TrimSuffix(r.question.Name.String(), ".")), r.question.Type == dnsmessage.TypeSRV, true
+}
+
+// AnswerRecords answers a query that RecordsAsked has taken, in at most so many bytes: with less room, the reply says that there is
+// more, and a client asks over TCP.
+func AnswerRecords(query []byte, of Records, most int) (reply []byte, ok bool) {
+	var p dnsmessage.Parser
+	h, err := p.Start(query)
+	if err != nil {
+		return nil, false
+	}
+	r := dnsReply{Header: dnsmessage.Header{
+		ID: h.ID, Response: true, OpCode: h.OpCode, RecursionDesired: h.RecursionDesired, RecursionAvailable: true,
+	}}
+	r.RCode = r.read(&p, query)
+	switch {
+	case of.Missing:
+		r.RCode = dnsmessage.RCodeNameError
+	case of.Failed:
+		r.RCode = dnsmessage.RCodeServerFailure
+	default:
+		r.records = of
+	}
+	r.most = most
+	if reply, ok = r.pack(); !ok {
+		r.records, r.Truncated = Records{}, true
+		reply, ok = r.pack()
+	}
+	return reply, ok
+}
+
 // dnsReply is a reply under construction.
 type dnsReply struct {
 	dnsmessage.Header
 	question *dnsmessage.Question
 	address  netip.Addr
+	records  Records
+	most     int // bytes; MaxDNS if it is 0
 	edns     bool
 	extended uint8
 }
@@ -115,6 +182,9 @@ func (r *dnsReply) pack() ([]byte, bool) {
 		head := dnsmessage.ResourceHeader{Name: r.question.Name, Class: dnsmessage.ClassINET, TTL: dnsTTL}
 		errs[3] = b.AResource(head, dnsmessage.AResource{A: r.address.As4()})
 	}
+	if err := r.packRecords(&b); err != nil {
+		return nil, false
+	}
 	if r.edns {
 		errs[4] = b.StartAdditionals()
 		head := dnsmessage.ResourceHeader{
@@ -130,8 +200,42 @@ func (r *dnsReply) pack() ([]byte, bool) {
 		}
 	}
 	reply, err := b.Finish()
-	return reply, err == nil && len(reply) <= MaxDNS
+	return reply, err == nil && len(reply) <= cmp.Or(r.most, MaxDNS)
 }
+
+// packRecords adds the records of a name.
+func (r *dnsReply) packRecords(b *dnsmessage.Builder) error {
+	if len(r.records.Services)+len(r.records.Text) == 0 {
+		return nil
+	}
+	if err := b.StartAnswers(); err != nil {
+		return err
+	}
+	head := dnsmessage.ResourceHeader{Name: r.question.Name, Class: dnsmessage.ClassINET, TTL: dnsTTL}
+	for _, s := range r.records.Services {
+		target, err := dnsmessage.NewName(s.Target + ".")
+		if err != nil {
+			return err
+		}
+		err = b.SRVResource(head, dnsmessage.SRVResource{Priority: s.Priority, Weight: s.Weight, Port: s.Port, Target: target})
+		if err != nil {
+			return err
+		}
+	}
+	for _, text := range r.records.Text {
+		var parts []string
+		for len(text) > maxText {
+			parts, text = append(parts, text[:maxText]), text[maxText:]
+		}
+		if err := b.TXTResource(head, dnsmessage.TXTResource{TXT: append(parts, text)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxText is the length of a part of a TXT record (RFC 1035, 3.3).
+const maxText = 255
 
 // ReadDNS reads one message from a TCP connection, where each has its length before it (RFC 1035, 4.2.2). At the
 // end of the connection the error is io.EOF. A message longer than MaxDNS is of kind invalid argument.

@@ -27,8 +27,8 @@ func Detect(b []byte) Protocol {
 	if len(b) == 0 {
 		return Undecided
 	}
-	if b[0] == RecordHandshake {
-		return TLS
+	if p, record := detectRecord(b); record {
+		return p
 	}
 	line := bytes.TrimLeft(b, "\r\n\t\v\f ")
 	if len(line) == 0 {
@@ -55,6 +55,30 @@ func Detect(b []byte) Protocol {
 	return Opaque
 }
 
+// The types of records of TLS (RFC 8446, 5.1; RFC 6520).
+const (
+	recordFirst = 20 // change_cipher_spec
+	recordAlert = 21
+	recordLast  = 24 // heartbeat
+)
+
+// detectRecord reports whether bytes begin with a record of TLS, or are too few to tell. Many servers skip some records that
+// come before a ClientHello, so that each type counts. All but handshakes and alerts are records only with the major version 3:
+// what does not look at the version takes no others first, and lengths begin messages of other protocols.
+func detectRecord(b []byte) (p Protocol, record bool) {
+	switch {
+	case b[0] < recordFirst || b[0] > recordLast:
+		return Opaque, false
+	case b[0] == RecordHandshake:
+		return TLS, true
+	case len(b) == 1:
+		return Undecided, true
+	case b[1] == 3 || b[0] == recordAlert && b[1] < 16:
+		return TLS, true
+	}
+	return Opaque, true
+}
+
 // First is what the first bytes of a connection tell of the server they are for.
 type First struct {
 	Protocol Protocol
@@ -75,6 +99,9 @@ func ReadFirst(had []byte, r io.Reader) (f First, read []byte, err error) {
 			f.Head, read, err = ReadHead(read, r)
 			return f, read, err
 		case TLS:
+			if read[0] != RecordHandshake {
+				return f, read, malformed("the first record of TLS is not that of a ClientHello")
+			}
 			var more bytes.Buffer
 			f.Hello, err = ReadHello(io.MultiReader(bytes.NewReader(read), io.TeeReader(r, &more)))
 			return f, append(read, more.Bytes()...), err

@@ -16,6 +16,15 @@ func TestDetect(t *testing.T) {
 	for in, want := range map[string]proxy.Protocol{
 		"":                                    proxy.Undecided,
 		"\x16":                                proxy.TLS,
+		"\x14\x03\x03\x00\x01\x01":            proxy.TLS,
+		"\x15\x03\x01\x00\x02\x01\x00":        proxy.TLS,
+		"\x15\x00":                            proxy.TLS,
+		"\x17\x03\x03":                        proxy.TLS,
+		"\x18\x03\x03":                        proxy.TLS,
+		"\x14":                                proxy.Undecided,
+		"\x14\x01\x00\x01 a login of MySQL":   proxy.Opaque,
+		"\x13\x03\x03":                        proxy.Opaque,
+		"\x19\x03\x03":                        proxy.Opaque,
 		"G":                                   proxy.Undecided,
 		"GET / HTTP/1.1":                      proxy.Undecided,
 		"GET / HTTP/1.1\r\n":                  proxy.HTTP,
@@ -67,10 +76,15 @@ func TestReadFirst(t *testing.T) {
 		t.Errorf("one that ends early: %+v, %q, %v", f, read, err)
 	}
 	for name, in := range map[string]string{
-		"an empty line first": "\r\nGET / HTTP/1.1\r\nHost: example.org\r\n\r\n",
-		"an endless line":     strings.Repeat("a", 2*proxy.MaxHead),
-		"endless empty lines": strings.Repeat("\r\n", proxy.MaxHead),
-		"bad TLS":             "\x16GET / HTTP/1.1\r\n\r\n",
+		"an empty line first":      "\r\nGET / HTTP/1.1\r\nHost: example.org\r\n\r\n",
+		"an endless line":          strings.Repeat("a", 2*proxy.MaxHead),
+		"endless empty lines":      strings.Repeat("\r\n", proxy.MaxHead),
+		"an early change of keys":  "\x14\x03\x03\x00\x01\x01" + string(hello("example.org")),
+		"an early warning":         "\x15\x03\x01\x00\x02\x01\x5a" + string(hello("example.org")),
+		"data before TLS":          "\x17\x03\x03\x00\x01a" + string(hello("example.org")),
+		"a heartbeat":              "\x18\x03\x03\x00\x03\x01\x00\x00" + string(hello("example.org")),
+		"a warning behind a piece": "\x16\x03\x01\x00\x00" + string(hello("example.org")),
+		"bad TLS":                  "\x16GET / HTTP/1.1\r\n\r\n",
 	} {
 		if f, read, err := proxy.ReadFirst(nil, strings.NewReader(in)); !errdefs.IsInvalidArgument(err) || len(read) > proxy.MaxHead {
 			t.Errorf("%s: %+v, %d bytes, %v", name, f, len(read), err)

@@ -88,6 +88,6 @@ const (
 
 // Record returns the record of a fatal alert, in the clear, as an answer to a ClientHello.
 func (a Alert) Record() []byte {
-	const recordAlert, fatal = 21, 2
+	const fatal = 2
 	return []byte{recordAlert, 3, 3, 0, 2, fatal, byte(a)}
 }

@@ -25,7 +25,7 @@ func newLeases(report func(egressapi.Report)) *leases {
 }
 
 // reserve is model.Config.Reserve for an endpoint.
-func (l *leases) reserve(ctx context.Context, endpoint string, r model.Request) (done func(model.Usage, model.Call), err error) {
+func (l *leases) reserve(ctx context.Context, endpoint string, r model.Request) (model.Lease, error) {
 	answer := make(chan egressapi.Granted, 1)
 	l.mu.Lock()
 	l.last++
@@ -45,27 +45,36 @@ func (l *leases) reserve(ctx context.Context, endpoint string, r model.Request) 
 	}
 	l.mu.Unlock()
 	if !waits { // the answer came just now
-		if done, err := l.done(<-answer); err == nil {
-			done(model.Usage{}, model.Call{})
+		if got, err := l.done(<-answer); err == nil {
+			got.Done(model.Usage{}, model.Call{})
 		}
 	}
-	return nil, fmt.Errorf("the program has gone: %w", errdefs.ErrUnavailable)
+	return model.Lease{}, fmt.Errorf("the program has gone: %w", errdefs.ErrUnavailable)
 }
 
 // done returns what an answer means.
-func (l *leases) done(x egressapi.Granted) (func(model.Usage, model.Call), error) {
+func (l *leases) done(x egressapi.Granted) (model.Lease, error) {
 	switch {
 	case x.Refused != "" && x.Later:
-		return nil, fmt.Errorf("%s: %w", x.Refused, errdefs.ErrUnavailable)
+		return model.Lease{}, fmt.Errorf("%s: %w", x.Refused, errdefs.ErrUnavailable)
 	case x.Refused != "":
-		return nil, fmt.Errorf("%s: %w", x.Refused, errdefs.ErrResourceExhausted)
+		return model.Lease{}, fmt.Errorf("%s: %w", x.Refused, errdefs.ErrResourceExhausted)
 	}
-	return func(u model.Usage, c model.Call) {
-		l.report(egressapi.Report{Usage: &egressapi.Usage{
-			ID: x.ID, Input: u.Input, Output: min(u.Output, egressapi.MostTokens), CachedInput: u.CachedInput, CacheWrite: u.CacheWrite,
-			Unknown: u.Unknown, Call: callOf(c),
-		}})
+	return model.Lease{
+		Progress: func(u model.Usage) { l.report(egressapi.Report{Progress: usageOf(x.ID, u)}) },
+		Done: func(u model.Usage, c model.Call) {
+			told := usageOf(x.ID, u)
+			told.Call = callOf(c)
+			l.report(egressapi.Report{Usage: told})
+		},
 	}, nil
+}
+
+func usageOf(id uint64, u model.Usage) *egressapi.Usage {
+	return &egressapi.Usage{
+		ID: id, Input: u.Input, Output: min(u.Output, egressapi.MostTokens), CachedInput: u.CachedInput, CacheWrite: u.CacheWrite,
+		Unknown: u.Unknown,
+	}
 }
 
 // callOf is what is told of a request that had a body; nil of another.

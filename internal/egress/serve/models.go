@@ -22,7 +22,6 @@ type models struct {
 	p      *process
 	server *egress.Server
 	leases *leases
-	room   *model.Room
 	now    map[string]*served
 
 	mu   sync.Mutex
@@ -53,7 +52,7 @@ func (c *outside) Close() error {
 }
 
 func newModels(p *process, server *egress.Server, l *leases) *models {
-	return &models{p: p, server: server, leases: l, room: model.NewRoom(), now: map[string]*served{}, open: map[*outside]struct{}{}}
+	return &models{p: p, server: server, leases: l, now: map[string]*served{}, open: map[*outside]struct{}{}}
 }
 
 // set puts the models of the Setup in force, which the process has adopted. When it returns nothing passes by others, and no
@@ -108,8 +107,8 @@ func (m *models) serve(one egressapi.Model) (*served, error) {
 		x.transport = model.NewTransport(t.Host.String(), m.p.roots, dial)
 	}
 	x.handler, err = model.New(model.Config{
-		API: model.API(one.API), Upstream: one.Upstream, Key: one.Key.Value, KeepStreams: one.KeepStreams, Transport: x.transport, Room: m.room,
-		Reserve: func(ctx context.Context, r model.Request) (func(model.Usage, model.Call), error) {
+		API: model.API(one.API), Upstream: one.Upstream, Key: one.Key.Value, KeepStreams: one.KeepStreams, Transport: x.transport, Room: m.p.room,
+		Reserve: func(ctx context.Context, r model.Request) (model.Lease, error) {
 			return m.leases.reserve(ctx, one.Name, r)
 		},
 	})

@@ -16,6 +16,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,6 +27,7 @@ import (
 
 	"github.com/carrel-dev/carrel/internal/boundary/sandbox/netns"
 	"github.com/carrel-dev/carrel/internal/egress"
+	"github.com/carrel-dev/carrel/internal/egress/room"
 	"github.com/carrel-dev/carrel/internal/spec/netrule"
 	"github.com/carrel-dev/carrel/internal/wire/egressapi"
 )
@@ -40,12 +42,13 @@ const gcPercent = 25
 // Run serves until the control socket is closed.
 func Run() error {
 	debug.SetGCPercent(gcPercent)
+	debug.SetMemoryLimit(room.MemoryLimit)
 	control, err := takeControl()
 	if err != nil {
 		return err
 	}
 	defer control.Close()
-	p := &process{control: control, out: json.NewEncoder(control)}
+	p := &process{control: control, room: room.New(), out: json.NewEncoder(control)}
 	if err := p.run(); err != nil {
 		p.report(egressapi.Report{Error: err.Error()})
 		return err
@@ -55,6 +58,7 @@ func Run() error {
 
 type process struct {
 	control net.Conn
+	room    *room.Room
 	setup   atomic.Pointer[egressapi.Setup] // in force
 	hop     atomic.Pointer[hop]             // its proxy
 	names   atomic.Pointer[answers]         // of its resolver
@@ -83,8 +87,15 @@ func (p *process) run() error {
 	in.Buffer(make([]byte, 0, 4<<10), egressapi.MaxSetup)
 	questions, asked := newAsks(p.report), newLeases(p.report)
 	var s *egress.Server
-	list := func(x *egressapi.List) { p.list(x, s) }
-	setup, err := next(in, questions, asked, list)
+	others := func(x *egressapi.Line) {
+		switch {
+		case x.List != nil:
+			p.list(x.List, s)
+		case s != nil:
+			s.Slow(time.Duration(x.Slow.MS) * time.Millisecond)
+		}
+	}
+	setup, err := next(in, questions, asked, others)
 	if err != nil {
 		return err
 	}
@@ -105,7 +116,9 @@ func (p *process) run() error {
 		return err
 	}
 	s, err = egress.New(egress.Config{
-		Rules: rules, Listeners: listeners, Intercept: inside, Resolve: p.resolve, Dial: p.dial, Record: p.record, Ask: questions.ask,
+		Rules: rules, Listeners: listeners, Intercept: inside, Resolve: p.resolve,
+		Services: p.services, Text: p.text, Dial: p.dial, Record: p.record, Ask: questions.ask,
+		Room: p.room, Begun: p.begun, Over: func(id uint64) { p.report(egressapi.Report{Over: id}) }, Moved: p.moved,
 		Limits:   egress.Limits{AskWithin: egressapi.AskWithin},
 		Upstream: upstream{p},
 		// Of an intercepted connection that only waits, a good part is what its handshake left behind. For others a collection takes
@@ -127,7 +140,7 @@ func (p *process) run() error {
 	}()
 	p.report(egressapi.Report{Ready: true})
 	for {
-		setup, err := next(in, questions, asked, list)
+		setup, err := next(in, questions, asked, others)
 		if errors.Is(err, io.EOF) {
 			cancel()
 			return <-served
@@ -173,7 +186,7 @@ func (p *process) adopt(s *egressapi.Setup) error {
 }
 
 // next reads a Setup, and hands on what comes before it. io.EOF is the end.
-func next(in *bufio.Scanner, questions *asks, asked *leases, list func(*egressapi.List)) (*egressapi.Setup, error) {
+func next(in *bufio.Scanner, questions *asks, asked *leases, others func(*egressapi.Line)) (*egressapi.Setup, error) {
 	for in.Scan() {
 		var line egressapi.Line
 		if err := json.Unmarshal(in.Bytes(), &line); err != nil {
@@ -184,8 +197,8 @@ func next(in *bufio.Scanner, questions *asks, asked *leases, list func(*egressap
 			questions.answer(line.Answer)
 		case line.Granted != nil:
 			asked.granted(line.Granted)
-		case line.List != nil:
-			list(line.List)
+		case line.List != nil, line.Slow != nil:
+			others(&line)
 		default:
 			return &line.Setup, line.Check()
 		}
@@ -199,6 +212,15 @@ func next(in *bufio.Scanner, questions *asks, asked *leases, list func(*egressap
 // resolve asks the resolver of the Setup in force.
 func (p *process) resolve(ctx context.Context, name string) ([]netip.Addr, error) {
 	return p.names.Load().resolve(ctx, name)
+}
+
+// services and text ask it too.
+func (p *process) services(ctx context.Context, name string) ([]*net.SRV, error) {
+	return p.names.Load().services(ctx, name)
+}
+
+func (p *process) text(ctx context.Context, name string) ([]string, error) {
+	return p.names.Load().text(ctx, name)
 }
 
 func rulesOf(s *egressapi.Setup) (*netrule.Rules, error) {
@@ -238,6 +260,23 @@ func (p *process) record(c egress.Connection) {
 	p.report(egressapi.Report{Connection: &told})
 }
 
+// begun reports a connection that has got through.
+func (p *process) begun(c egress.Connection) {
+	told := connection(c)
+	p.report(egressapi.Report{Begun: &told})
+}
+
+// moved reports what has passed.
+func (p *process) moved(all []egress.Connection) {
+	for part := range slices.Chunk(all, egressapi.MovedEach) {
+		var r egressapi.Report
+		for _, c := range part {
+			r.Moved = append(r.Moved, egressapi.Moved{ID: c.ID, Sent: c.Sent, Received: c.Received})
+		}
+		p.report(r)
+	}
+}
+
 // list answers a List. There is no server before the first Setup.
 func (p *process) list(x *egressapi.List, s *egress.Server) {
 	var open []egress.Connection
@@ -261,7 +300,7 @@ func (p *process) list(x *egressapi.List, s *egress.Server) {
 
 func connection(c egress.Connection) egressapi.Connection {
 	r := egressapi.Connection{
-		Began: c.Began, DurationMS: c.Duration.Milliseconds(), Way: c.Way, Host: c.Target.Host.String(), Port: c.Target.Port,
+		ID: c.ID, Began: c.Began, DurationMS: c.Duration.Milliseconds(), Way: c.Way, Host: c.Target.Host.String(), Port: c.Target.Port,
 		Rule: c.Rule, Refused: c.Refused, SentBytes: c.Sent, ReceivedBytes: c.Received, Count: max(c.Count, 1),
 		Secrets: c.Secrets, Requests: c.Requests,
 	}

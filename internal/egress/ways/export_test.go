@@ -1,6 +1,10 @@
 package ways
 
-import "github.com/carrel-dev/carrel/internal/base/id"
+import (
+	"time"
+
+	"github.com/carrel-dev/carrel/internal/base/id"
+)
 
 // Users is how many operations on a name are under way or wait for their turn.
 func (w *Ways) Users(name id.Workspace) int {
@@ -11,3 +15,6 @@ func (w *Ways) Users(name id.Workspace) int {
 	}
 	return 0
 }
+
+// Pacer is keeper.Config.Pace of a workspace.
+func (w *Ways) Pacer(name id.Workspace) func() time.Duration { return w.pacer(name) }

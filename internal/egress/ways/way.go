@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -71,7 +72,7 @@ func (w *Ways) start(ctx context.Context, x *way, r workspace.Reach, secrets egr
 	}
 	k, err := keeper.Start(ctx, keeper.Config{
 		Starter: keeper.Remote(func(ctx context.Context) (*os.File, error) { return w.cfg.Open(ctx, x.name) }),
-		Setup:   s, Retry: true, Ask: ask, Reserve: reserve,
+		Setup:   s, Retry: true, Ask: ask, Reserve: reserve, Pace: w.pacer(x.name),
 		Connection: func(c egressapi.Connection) {
 			w.cfg.Seen(c)
 			w.recent.Add(x.name, c)
@@ -89,6 +90,45 @@ func (w *Ways) start(ctx context.Context, x *way, r workspace.Reach, secrets egr
 	}
 	x.reach, x.keeper, x.records = r, k, records
 	return nil
+}
+
+// Bounds of the connections of all workspaces of an owner: twice what one may make. So one owner does not have all ports that a
+// host has for one destination in a minute, some 28,000.
+const (
+	ownerBurst  = 4000
+	ownerEvery  = 5 * time.Millisecond
+	longestWait = 10 * time.Second
+	// mostOwners bounds the owners that are told apart.
+	mostOwners = 4096
+)
+
+// pacer is keeper.Config.Pace for a workspace, nil if its owner is not known. The connection has been made: those beyond the
+// bound have the next ones wait for longer.
+func (w *Ways) pacer(name id.Workspace) func() time.Duration {
+	if w.cfg.Owner == nil {
+		return nil
+	}
+	owner := w.cfg.Owner(name)
+	if owner == "" {
+		return nil
+	}
+	return func() time.Duration {
+		now := time.Now()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		full, known := w.paced[owner]
+		if !known && len(w.paced) >= mostOwners {
+			maps.DeleteFunc(w.paced, func(_ string, full time.Time) bool { return full.Before(now) })
+		}
+		if full.Before(now) {
+			full = now
+		}
+		if most := now.Add(ownerBurst*ownerEvery + longestWait); full.Before(most) {
+			full = full.Add(ownerEvery)
+		}
+		w.paced[owner] = full
+		return max(full.Sub(now)-ownerBurst*ownerEvery, 0)
+	}
 }
 
 // change has the process serve by other rules, and with other secrets unless those are nil.

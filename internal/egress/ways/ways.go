@@ -44,6 +44,8 @@ type Config struct {
 	Ask func(ctx context.Context, name id.Workspace, q keeper.Question) keeper.Answer
 	// Reserve is asked before each request to a model: see keeper.Config. Optional.
 	Reserve func(ctx context.Context, name id.Workspace, endpoint, model string) (done func(egressapi.Usage), err error)
+	// Owner is the owner of a workspace, "" if it is not known. All connections of one have a pace together. Optional.
+	Owner func(name id.Workspace) string
 	// Seen is told of each connection as well, also of those that get no record. It must not block. Optional.
 	Seen func(egressapi.Connection)
 	// Log is told what happens without a caller. Optional.
@@ -67,6 +69,8 @@ type Ways struct {
 	conf *conf.Config
 	ways map[id.Workspace]*way
 	shut bool
+	// paced has when the workspaces of an owner may make as many connections as they like again: see ofOwner.
+	paced map[string]time.Time
 
 	recent recent.Recent
 }
@@ -101,7 +105,7 @@ func New(c Config) *Ways {
 	if c.Within == 0 {
 		c.Within = within
 	}
-	return &Ways{cfg: c, conf: c.Conf, ways: map[id.Workspace]*way{}}
+	return &Ways{cfg: c, conf: c.Conf, ways: map[id.Workspace]*way{}, paced: map[string]time.Time{}}
 }
 
 // Check refuses rules of a workspace that cannot be used with those of the host: invalid_argument, or not_found for an

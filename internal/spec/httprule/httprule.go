@@ -158,22 +158,6 @@ func ParseMethods(all []string) (methods []string, err error) {
 	return methods, nil
 }
 
-// overriding are header fields by which some servers take another method than that of the request.
-var overriding = []string{"X-HTTP-METHOD", "X-HTTP-METHOD-OVERRIDE", "X-METHOD-OVERRIDE", "X-ORIGINAL-METHOD", "X-REWRITE-METHOD"}
-
-// rewriting are header fields by which some servers take another path.
-var rewriting = []string{"X-ORIGINAL-URL", "X-ORIGINAL-URI", "X-REWRITE-URL", "X-FORWARDED-URI", "X-FORWARDED-PATH", "X-FORWARDED-PREFIX"}
-
-// Overrides reports whether a header field makes some servers take another method or path than that of the request.
-func Overrides(field string) (method, path bool) {
-	f := Field(field)
-	return slices.Contains(overriding, f), slices.Contains(rewriting, f)
-}
-
-// Field is the name of a header field in the one form that servers tell apart: many of them, as all that speak CGI, take
-// "_" for "-".
-func Field(name string) string { return strings.ToUpper(strings.ReplaceAll(name, "_", "-")) }
-
 func bad(why string, args ...any) error {
 	return fmt.Errorf(why+": %w", append(args, errdefs.ErrInvalidArgument)...)
 }

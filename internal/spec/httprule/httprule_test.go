@@ -247,3 +247,35 @@ func FuzzWritten(f *testing.F) {
 		}
 	})
 }
+
+// A field is known in every spelling that a server takes for it, and others are not.
+func TestMeaningOf(t *testing.T) {
+	for m, all := range map[httprule.Meaning][]string{
+		httprule.NamesMethod: {
+			"X-HTTP-Method-Override", "x_http_method_override", "X.Http~Method!Override", "X-Method-Override", "X-HTTP-Method",
+			"Method-Override", "X-Rewrite-Method", "X-HTTP-Verb",
+		},
+		httprule.NamesPath: {
+			"X-Original-URL", "X_Rewrite_URL", "x-forwarded-uri", "X-Envoy-Original-Path", "X-Amz-Copy-Source", "x-ms-copy-source", "X-Copy-From",
+		},
+		httprule.NamesDestination: {"Destination", "DESTINATION"},
+		httprule.NoMeaning: {
+			"", "X", "X-", "Accept", "Access-Control-Request-Method", "X-Requested-With", "X-Destination", "Location", "X-HTTP-Method-Overrides",
+			strings.Repeat("X-HTTP-METHOD", 10),
+		},
+	} {
+		for _, name := range all {
+			if got := httprule.MeaningOf(name); got != m {
+				t.Errorf("%q has the meaning %d, not %d", name, got, m)
+			}
+		}
+	}
+	for _, name := range []string{"X-Api-Key", "x_api_key", "X.API!KEY"} {
+		if httprule.Field(name) != "X-API-KEY" || !httprule.Same(name, "X-API-KEY") {
+			t.Errorf("%q is %q", name, httprule.Field(name))
+		}
+	}
+	if n := testing.AllocsPerRun(100, func() { httprule.MeaningOf("X-Http-Method-Override") }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

@@ -149,6 +149,8 @@ type Request struct {
 	// Method is as it was sent.
 	Method string
 	Path   httprule.Path
+	// Destination is a second path that it acts on, nil if there is none.
+	Destination *httprule.Path
 	// NoMethod and NoPath say why servers may take another method or path than these, "" if none does.
 	NoMethod, NoPath string
 	// Upgrade is the protocol to which it asks to change the connection, "" if it does not.
@@ -251,11 +253,39 @@ func (l *Limits) Why(p Protocol, v Verdict) string {
 	return l.target.String() + " is not allowed: no rule allows " + what
 }
 
-// Request judges one request that is made by p, TLS or HTTP. The strictest action wins, whatever the order of the rules. A
-// rule that denies is compared loosely, see httprule.Pattern.Covers, one that allows exactly.
+// Request judges one request that is made by p, TLS or HTTP, with its destination. The strictest action wins, whatever the order
+// of the rules. A rule that denies is compared loosely, see httprule.Pattern.Covers, one that allows exactly.
 func (l *Limits) Request(p Protocol, q *Request, approved bool) (v Verdict, why string) {
+	v, why = l.request(p, q, approved, "")
+	if why == "" && q.Destination != nil {
+		if w, no := l.request(p, q.at(*q.Destination), approved, "at its destination "); no != "" {
+			return w, no
+		}
+	}
+	return v, why
+}
+
+// Missing is the narrowest rule that would allow what Request refuses of a request without a rule that denies it: see Request.Rule.
+func (l *Limits) Missing(p Protocol, q *Request, approved bool) string {
+	if q.Destination != nil {
+		if _, why := l.request(p, q, approved, ""); why == "" {
+			q = q.at(*q.Destination)
+		}
+	}
+	return q.Rule(l.target)
+}
+
+// at is the same request with another path.
+func (q *Request) at(p httprule.Path) *Request {
+	other := *q
+	other.Path, other.Destination = p, nil
+	return &other
+}
+
+// request is Request for one path. where begins the reason.
+func (l *Limits) request(p Protocol, q *Request, approved bool, where string) (v Verdict, why string) {
 	no := func(rule, why string) (Verdict, string) {
-		return Verdict{Action: Deny, Rule: rule}, fmt.Sprintf("%s to %s is not allowed: %s", q.what(), l.target, why)
+		return Verdict{Action: Deny, Rule: rule}, fmt.Sprintf("%s to %s is not allowed: %s%s", q.what(), l.target, where, why)
 	}
 	var byMethod, byPath, any bool
 	for _, n := range l.rules {

@@ -76,7 +76,7 @@ func (m *Metrics) Action(kind, status string, took time.Duration) {
 func (m *Metrics) Decision(level string) { m.decisions.WithLabelValues(level).Inc() }
 
 // ways are the values of a label. A process that parses what workspaces send reports them.
-var ways = map[string]bool{"transparent": true, "proxy": true, "connect": true, "http": true, "socks": true, "dns": true}
+var ways = map[string]bool{"transparent": true, "proxy": true, "connect": true, "http": true, "socks": true, "dns": true, "end": true}
 
 // Connections counts so many connections out of workspaces. A way that is not known is "other".
 func (m *Metrics) Connections(way string, refused bool, count, sent, received int64) {

@@ -27,7 +27,7 @@ type Peers struct {
 	// owner, if owned, is the only user besides root who may do anything.
 	owner uint32
 	owned bool
-	// inside reports whether an id is one of a workspace's; nil is none.
+	// inside reports whether an id is one of a workspace's, or of what serves one; nil is none.
 	inside func(uid uint32) bool
 }
 
@@ -97,7 +97,7 @@ func (a *Peers) outside(u *net.UnixConn, cred peercred.Cred) error {
 	case a.owned && cred.UID == a.owner: // nobody else can be in one of this user's workspaces and be let in
 		err = peercred.SameUserNamespace(u)
 	case a.inside != nil && a.inside(cred.UID):
-		err = fmt.Errorf("uid %d is that of a workspace: %w", cred.UID, errdefs.ErrPermissionDenied)
+		err = fmt.Errorf("uid %d is that of a workspace, or of what serves one: %w", cred.UID, errdefs.ErrPermissionDenied)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot serve whoever may be in a workspace: %w; run carrel outside of it: %w", err, errdefs.ErrPermissionDenied)

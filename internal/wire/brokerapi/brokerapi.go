@@ -63,6 +63,21 @@ type HelloResult struct {
 	// at most MaxMended.
 	Start  string             `json:"start"`
 	Mended []workspace.Mended `json:"mended,omitempty"`
+	// UIDFirst and UIDCount are the range of the ids of workspaces and what serves them; no user of the host has one of those.
+	UIDFirst uint32 `json:"uid_first,omitempty"`
+	UIDCount uint32 `json:"uid_count,omitempty"`
+}
+
+// leastSpread is the size of a range whose last quarter is for carrel-egress: there is an id for that of each workspace then.
+const leastSpread = 4096
+
+// WorkspaceIDs is how many ids at the beginning of a range of so many are for workspaces. Of a smaller range all but the last are,
+// which every carrel-egress has then.
+func WorkspaceIDs(count uint32) uint32 {
+	if count < leastSpread {
+		return count - 1
+	}
+	return count - count/4
 }
 
 // MaxMended bounds HelloResult.Mended, and MaxDone what one of them says, in bytes.

@@ -35,10 +35,17 @@ type Answer struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Line is what the starter says in one line: an Answer, a Granted, a List, or else a Setup.
+// Slow has the next connection to a host wait: all workspaces of an owner make too many. It is said only to a carrel-egress that
+// tells of connections that begin.
+type Slow struct {
+	MS int64 `json:"ms"`
+}
+
+// Line is what the starter says in one line: an Answer, a Granted, a List, a Slow, or else a Setup.
 type Line struct {
 	Setup
 	Answer  *Answer  `json:"answer,omitempty"`
 	Granted *Granted `json:"granted,omitempty"`
 	List    *List    `json:"list,omitempty"`
+	Slow    *Slow    `json:"slow,omitempty"`
 }

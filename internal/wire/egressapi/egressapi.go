@@ -5,6 +5,8 @@
 //	starter                              carrel-egress
 //	  ── Setup ────────────────────────────▶  confines itself, serves
 //	  ◀──────────────── Report{Ready: true} ──
+//	  ◀───── Report{Begun}, before the first byte of a connection passes ──
+//	  ◀───── Report{Moved}, what has passed on those that are open ──
 //	  ◀───── Report{Connection}, one for each ended connection and each refusal ──
 //	  ── Setup, with other rules or secrets ▶  cuts what is no longer allowed
 //	  ◀──────────────── Report{Ready: true} ──  once nothing of it passes any more
@@ -13,7 +15,9 @@
 //	  ◀───── Report{Gone} instead, once none waits any more ──
 //	  ◀───── Report{Lease}, before each request to a model ──
 //	  ── Granted ──────────────────────────▶  it is made, or refused
+//	  ◀───── Report{Progress}, while what it uses grows ──
 //	  ◀───── Report{Usage}, when one that was granted has ended ──
+//	  ── Slow ─────────────────────────────▶  makes connections later
 //	  ── List ─────────────────────────────▶
 //	  ◀───── Report{Open}, one or more: the connections that are open ──
 //	  ── end of file ──────────────────────▶  ends
@@ -119,18 +123,27 @@ type Report struct {
 	Error string `json:"error,omitempty"`
 	// Connection has ended, or was refused.
 	Connection *Connection `json:"connection,omitempty"`
+	// Begun is a connection that has got through, with an ID. It ends with the Connection of that, or else with Over.
+	Begun *Connection `json:"begun,omitempty"`
+	Over  uint64      `json:"over,omitempty"`
+	// Moved is what has passed on connections that have begun.
+	Moved []Moved `json:"moved,omitempty"`
 	// Ask is a new question, Gone the end of one that was not answered.
 	Ask  *Ask  `json:"ask,omitempty"`
 	Gone *Gone `json:"gone,omitempty"`
-	// Lease asks for a request to a model, Usage tells of the end of one.
-	Lease *Lease `json:"lease,omitempty"`
-	Usage *Usage `json:"usage,omitempty"`
+	// Lease asks for a request to a model, Usage tells of the end of one. Progress is what one has used so far, in a Usage
+	// without Call.
+	Lease    *Lease `json:"lease,omitempty"`
+	Progress *Usage `json:"progress,omitempty"`
+	Usage    *Usage `json:"usage,omitempty"`
 	// Open is a part of the answer to a List.
 	Open *Open `json:"open,omitempty"`
 }
 
 // Connection is what is told of a connection, or of equal refusals.
 type Connection struct {
+	// ID is that of Report.Begun; 0 if there was none.
+	ID    uint64    `json:"id,omitempty"`
 	Began time.Time `json:"began"`
 	// DurationMS is how long it lasted, in milliseconds.
 	DurationMS int64 `json:"duration_ms"`

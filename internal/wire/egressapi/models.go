@@ -12,6 +12,13 @@ const (
 	MostTokens = 1_000_000_000
 )
 
+// The estimate of what is not told of a request. It is meant to be too high: text has about four bytes for each token, and models
+// write up to about 100 tokens a second, also where their thoughts are not sent.
+const (
+	BytesPerToken   = 2
+	TokensPerSecond = 100
+)
+
 // Model is an API that programs reach as http://NAME.carrel.internal. See package model, which serves it.
 type Model struct {
 	// Name is a label of a name.

@@ -8,6 +8,16 @@ const (
 	OpenEach = 16
 )
 
+// MovedEach is how many a Report has of Moved.
+const MovedEach = 128
+
+// Moved is what has passed so far on a connection that has begun, in bytes.
+type Moved struct {
+	ID       uint64 `json:"id"`
+	Sent     int64  `json:"sent"`
+	Received int64  `json:"received"`
+}
+
 // List asks for the connections that are open. It is put again only once the last part of the answer has come, or after
 // a while.
 type List struct {

@@ -35,6 +35,8 @@ type client struct {
 	// start and mended were told by the broker that answered last.
 	start  string
 	mended []workspace.Mended
+	// uidFirst and uidCount are the range of the broker that was reached last.
+	uidFirst, uidCount uint32
 }
 
 var _ Broker = (*client)(nil)
@@ -160,8 +162,15 @@ func (b *client) connect(ctx context.Context) (*jsonrpc.Conn, error) {
 	if b.start != "" && b.start != hello.Start {
 		b.another()
 	}
-	b.conn, b.start, b.mended = conn, hello.Start, hello.Mended
+	b.conn, b.start, b.mended, b.uidFirst, b.uidCount = conn, hello.Start, hello.Mended, hello.UIDFirst, hello.UIDCount
 	return conn, nil
+}
+
+// inRange reports whether an id is one of the broker's range, as far as that is known.
+func (b *client) inRange(uid uint32) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return uid >= b.uidFirst && uid-b.uidFirst < b.uidCount
 }
 
 func (b *client) Mended(ctx context.Context) (string, []workspace.Mended, error) {

@@ -15,8 +15,12 @@ import (
 	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
-// HasID reports whether an id of the host is that of a workspace that is known here.
+// HasID reports whether an id of the host is that of a workspace that is known here, or in the broker's range: those are of other
+// workspaces, of ones that are gone, and of what serves them.
 func (r *Runtime) HasID(uid uint32) bool {
+	if b, ok := r.broker.(*client); ok && b.inRange(uid) {
+		return true
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, k := range r.known {

@@ -257,6 +257,23 @@ func TestImpostorIsRefused(t *testing.T) {
 	}
 }
 
+// Every id of the broker's range is one of carrel's own, also those that no workspace has here.
+func TestHasID(t *testing.T) {
+	f := setUp(t, nil)
+	brokerDouble(t, f, brokerapi.Workspace{Name: name, State: workspace.StateStopped, IDs: workspace.IDsFrom(700_003)})
+	if f.HasID(700_050) {
+		t.Error("the range is known before the broker was asked")
+	}
+	if _, err := f.List(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for uid, want := range map[uint32]bool{0: false, 699_999: false, 700_000: true, 700_004: true, 700_099: true, 700_100: false} {
+		if f.HasID(uid) != want {
+			t.Errorf("%d is one of them: %t", uid, !want)
+		}
+	}
+}
+
 // brokerDouble serves a broker that knows one workspace, and is restarted by the
 // test through the value it returns.
 func brokerDouble(t testing.TB, f *fixture, w brokerapi.Workspace) *peerDouble {
@@ -264,7 +281,7 @@ func brokerDouble(t testing.TB, f *fixture, w brokerapi.Workspace) *peerDouble {
 	answer := func(*jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) { return w, nil, nil }
 	d := &peerDouble{t: t, path: filepath.Join(f.dir, "broker.sock"), handler: table{
 		brokerapi.MethodHello: func(*jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) {
-			return brokerapi.HelloResult{Version: brokerapi.Version}, nil, nil
+			return brokerapi.HelloResult{Version: brokerapi.Version, UIDFirst: 700_000, UIDCount: 100}, nil, nil
 		},
 		brokerapi.MethodCreate: func(*jsonrpc.Conn, *jsonrpc.Request) (any, []*os.File, error) {
 			return brokerapi.StartResult{Workspace: w}, nil, nil

@@ -25,7 +25,8 @@ var placeholders = map[string]string{
 	conf.OpenAI:    "sk-the-key-is-put-in-outside-of-this-workspace",
 }
 
-// Variables are those by which programs find models. The first model of each API is theirs.
+// Variables are those by which programs find models. The first model of each API is theirs. The *_BASE are those of LiteLLM, and
+// so of aider, the *_HOST of goose, and CODEX_API_KEY of codex exec.
 func Variables(all []conf.Model) (env []string) {
 	seen := map[string]bool{}
 	for _, one := range all {
@@ -36,9 +37,10 @@ func Variables(all []conf.Model) (env []string) {
 		base, key := "http://"+one.Name+egress.ModelDomain, placeholders[one.API]
 		switch one.API {
 		case conf.Anthropic:
-			env = append(env, "ANTHROPIC_BASE_URL="+base, "ANTHROPIC_API_KEY="+key)
+			env = append(env, "ANTHROPIC_BASE_URL="+base, "ANTHROPIC_API_BASE="+base, "ANTHROPIC_HOST="+base, "ANTHROPIC_API_KEY="+key)
 		case conf.OpenAI:
-			env = append(env, "OPENAI_BASE_URL="+base+"/v1", "OPENAI_API_BASE="+base+"/v1", "OPENAI_API_KEY="+key)
+			env = append(env, "OPENAI_BASE_URL="+base+"/v1", "OPENAI_API_BASE="+base+"/v1", "OPENAI_HOST="+base, "OPENAI_API_KEY="+key,
+				"CODEX_API_KEY="+key)
 		}
 	}
 	return env

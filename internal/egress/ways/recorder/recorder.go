@@ -1,11 +1,12 @@
 // Package recorder writes records of the connections of one workspace to the audit log, at a bounded pace: what is
-// beyond it is only counted.
+// beyond it is summed up, by host, once a minute.
 //
 // It must not wait for the disk where a connection is reported, or decide what is told to people.
 package recorder
 
 import (
 	"encoding/json"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,8 +16,15 @@ import (
 	"github.com/carrel-dev/carrel/internal/wire/egressapi"
 )
 
-// pace limits the records: a burst, then one each Every. Connections beyond that are only counted.
-var pace = bucket.Bound{Every: 100 * time.Millisecond, Burst: 200}
+// pace limits the records of single connections: a burst, then one each Every. With a record of sums each sumEvery, a workspace
+// that connects in a loop writes some 40 MB a day.
+var pace = bucket.Bound{Every: 3 * time.Second, Burst: 400}
+
+const (
+	sumEvery = time.Minute
+	// mostHosts bounds the hosts that a record of sums tells apart.
+	mostHosts = 16
+)
 
 // queued is how many reports wait for the disk.
 const queued = 256
@@ -48,15 +56,38 @@ type Recorder struct {
 
 // untold is what connections without a record of their own add up to.
 type untold struct {
+	sum
+	// Hosts are those of them, in the order in which they came; others are in the sums alone.
+	Hosts []*host `json:"hosts,omitempty"`
+}
+
+type sum struct {
 	Connections   int64 `json:"connections"`
+	Refused       int64 `json:"refused,omitempty"`
 	SentBytes     int64 `json:"sent_bytes"`
 	ReceivedBytes int64 `json:"received_bytes"`
+}
+
+type host struct {
+	Host string `json:"host"`
+	Port uint16 `json:"port,omitempty"`
+	sum
+}
+
+func (s *sum) add(c *egressapi.Connection) {
+	n := max(c.Count, 1)
+	s.Connections += n
+	if c.Refused != "" {
+		s.Refused += n
+	}
+	s.SentBytes += c.SentBytes
+	s.ReceivedBytes += c.ReceivedBytes
 }
 
 // connected is the Data of a record of a connection.
 type connected struct {
 	*egressapi.Connection
-	// Untold are the connections before that have no record. The last record may have them alone.
+	// Untold are connections of the last minute that have no record. A record that has them has no connection.
 	Untold *untold `json:"untold,omitempty"`
 }
 
@@ -86,23 +117,53 @@ func (r *Recorder) Close() {
 func (r *Recorder) leaveOut(c egressapi.Connection) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.untold.Connections += max(c.Count, 1)
-	r.untold.SentBytes += c.SentBytes
-	r.untold.ReceivedBytes += c.ReceivedBytes
+	r.untold.add(&c)
+	at := slices.IndexFunc(r.untold.Hosts, func(h *host) bool { return h.Host == c.Host && h.Port == c.Port })
+	if at < 0 {
+		if len(r.untold.Hosts) == mostHosts {
+			return
+		}
+		at = len(r.untold.Hosts)
+		r.untold.Hosts = append(r.untold.Hosts, &host{Host: c.Host, Port: c.Port})
+	}
+	r.untold.Hosts[at].add(&c)
 }
 
 // write records what is reported, until reports is closed.
 func (r *Recorder) write() {
 	var full time.Time
-	for c := range r.reports {
-		then, wait := pace.Take(full, time.Now())
-		if wait > 0 {
-			r.leaveOut(c)
-			continue
+	var sums <-chan time.Time // nil while there is nothing to sum up
+	for {
+		select {
+		case c, more := <-r.reports:
+			if !more {
+				r.recordUntold()
+				return
+			}
+			then, wait := pace.Take(full, time.Now())
+			if full = then; wait == 0 {
+				r.record(&c, nil)
+			} else {
+				r.leaveOut(c)
+			}
+		case <-sums:
+			r.recordUntold()
+			sums = nil
 		}
-		full = then
-		r.record(&c, r.takeUntold())
+		if sums == nil && r.left() {
+			sums = time.After(sumEvery)
+		}
 	}
+}
+
+// left reports whether there are connections to sum up.
+func (r *Recorder) left() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.untold.Connections > 0
+}
+
+func (r *Recorder) recordUntold() {
 	if rest := r.takeUntold(); rest != nil {
 		r.record(nil, rest)
 	}
@@ -113,7 +174,7 @@ func (r *Recorder) takeUntold() *untold {
 	defer r.mu.Unlock()
 	u := r.untold
 	r.untold = untold{}
-	if u == (untold{}) {
+	if u.Connections == 0 {
 		return nil
 	}
 	return &u

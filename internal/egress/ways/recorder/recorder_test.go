@@ -3,6 +3,7 @@ package recorder_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -73,21 +74,81 @@ func TestEveryConnectionIsCounted(t *testing.T) {
 		}
 		l.hold.Unlock()
 		synctest.Wait()
-		if n, _, _ := l.sum(t); n != 200 {
+		if n, _, _ := l.sum(t); n < 250 || n > 400 {
 			t.Errorf("%d records at once", n)
 		}
-		time.Sleep(time.Second) //nolint:forbidigo // the test's own time
-		for range many {
-			r.Connection(egressapi.Connection{Host: "a.example.org", Refused: "no", Count: 2})
+		for i := range many {
+			r.Connection(egressapi.Connection{Host: fmt.Sprintf("h%d.example.org", i%40), Port: 443, Refused: "no", Count: 2})
+			synctest.Wait()
 		}
-		r.Close()
+		if n, _, _ := l.sum(t); n > 400 {
+			t.Errorf("%d records", n)
+		}
+		time.Sleep(61 * time.Second) //nolint:forbidigo // the test's own time
 		n, connections, received := l.sum(t)
-		if n > 212 || connections != 3*many || received != 3*many {
+		if n > 401 || connections != 3*many || received != 3*many {
 			t.Errorf("%d records of %d connections and %d bytes", n, connections, received)
 		}
+		var d struct {
+			Host   *string `json:"host"`
+			Untold struct {
+				Refused int64 `json:"refused"`
+				Hosts   []struct {
+					Host        string `json:"host"`
+					Connections int64  `json:"connections"`
+				} `json:"hosts"`
+			} `json:"untold"`
+		}
 		last := l.all[len(l.all)-1]
-		if last.Status != audit.StatusOK || l.all[205].Status != audit.StatusDenied || l.all[205].Error != "no" {
-			t.Errorf("%+v, %+v", l.all[205], last)
+		if err := json.Unmarshal(last.Data, &d); err != nil || d.Host != nil || d.Untold.Refused < 2*many-800 || len(d.Untold.Hosts) != 16 ||
+			d.Untold.Hosts[0].Host != "a.example.org" || d.Untold.Hosts[0].Connections == 0 || last.Status != audit.StatusOK {
+			t.Errorf("%s, %v", last.Data, err)
+		}
+		r.Close()
+		if len(l.all) != n {
+			t.Errorf("%d records after the end", len(l.all))
+		}
+	})
+}
+
+// A workspace that connects in a loop for a day writes little.
+func TestLoopOfADay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &log{}
+		r := recorder.New(recorder.Config{
+			Log: l, Principal: "system", Workspace: "ws-00000001", Trouble: func(err error) { t.Error(err) },
+		})
+		for range 24 * 60 * 60 {
+			for range 5 {
+				r.Connection(egressapi.Connection{Host: "a.example.org", Port: 443, Count: 1})
+			}
+			time.Sleep(time.Second) //nolint:forbidigo // the test's own time
+		}
+		r.Close()
+		bytes := 0
+		for _, one := range l.all {
+			bytes += len(one.Data) + 700 // and what is around it
+		}
+		if _, connections, _ := l.sum(t); connections != 5*24*60*60 || bytes > 50<<20 {
+			t.Errorf("%d connections are %d bytes of record", connections, bytes)
+		}
+	})
+}
+
+// The last connections are summed up at the end.
+func TestRestIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &log{}
+		r := recorder.New(recorder.Config{
+			Log: l, Principal: "system", Workspace: "ws-00000001", Trouble: func(err error) { t.Error(err) },
+		})
+		for range 450 {
+			r.Connection(egressapi.Connection{Host: "a.example.org", Count: 1, ReceivedBytes: 1})
+			synctest.Wait()
+		}
+		r.Close()
+		if n, connections, received := l.sum(t); n != 401 || connections != 450 || received != 450 {
+			t.Errorf("%d records of %d connections and %d bytes", n, connections, received)
 		}
 	})
 }
