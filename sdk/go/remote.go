@@ -73,6 +73,9 @@ func (c *Client) startRemote(ctx context.Context, start *carrelv1.StreamStart, s
 	if err := x.send(&carrelv1.StreamRequest{Message: &carrelv1.StreamRequest_Start{Start: start}}); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
+	if x.stdin == nil { // nothing will be sent, and a proxy on the way gives up on a client that says nothing
+		x.endSending()
+	}
 	first, err := x.stream.Receive() // returns the error of a stream that was refused
 	if !stop() {
 		return nil, context.Cause(ctx)
@@ -122,6 +125,13 @@ func (x *streamed) send(m *carrelv1.StreamRequest) error {
 	return x.stream.Send(m)
 }
 
+// endSending ends this side of the stream.
+func (x *streamed) endSending() {
+	x.sending.Lock()
+	defer x.sending.Unlock()
+	_ = x.stream.CloseRequest() // receive gets the error
+}
+
 // feed sends what is written to the near side of stdin, and its end.
 func (x *streamed) feed() {
 	buf := make([]byte, 32<<10)
@@ -133,6 +143,9 @@ func (x *streamed) feed() {
 		if err != nil {
 			if errors.Is(err, io.EOF) { // and not if this process closed it
 				_ = x.send(&carrelv1.StreamRequest{Message: &carrelv1.StreamRequest_CloseStdin{CloseStdin: true}})
+				if x.stderr != nil { // a terminal may still change its size
+					x.endSending()
+				}
 			}
 			return
 		}

@@ -3,10 +3,15 @@ package carrel_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/pem"
 	"errors"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -378,5 +383,81 @@ func TestAnotherServer(t *testing.T) {
 	if _, err := c.System().Version(t.Context(), connect.NewRequest(&carrelv1.VersionRequest{})); !errdefs.IsUnavailable(err) ||
 		errors.Is(err, io.EOF) {
 		t.Errorf("nobody there: %v", err)
+	}
+}
+
+// watched tells of the end of a body.
+type watched struct {
+	io.ReadCloser
+	ended chan<- struct{}
+}
+
+func (w watched) Read(b []byte) (int, error) {
+	n, err := w.ReadCloser.Read(b)
+	if errors.Is(err, io.EOF) {
+		select {
+		case w.ended <- struct{}{}:
+		default:
+		}
+	}
+	return n, err
+}
+
+// A command without input sends no more once it has started: a reverse proxy ends what is sent too slowly.
+func TestNothingMoreIsSent(t *testing.T) {
+	g := &apitest.Gate{}
+	addr, _, _ := apitest.ServeTLS(t, g, api.Options{})
+	to, err := url.Parse("https://" + addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(to)
+	proxy.Transport = &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true} //nolint:gosec // of this test
+	proxy.FlushInterval = -1
+	ended := make(chan struct{}, 1)
+	front := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/Stream") {
+			r.Body = watched{r.Body, ended}
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	front.EnableHTTP2 = true
+	front.StartTLS()
+	defer front.Close()
+	defer front.CloseClientConnections()
+	c, err := carrel.New(carrel.Options{
+		Host: front.URL, Fingerprint: cert.Fingerprint(front.Certificate()), Token: g.Issue(t, alice, principal.Wanted{Roles: principal.Operator}).Reveal(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, _, err := c.Create(t.Context(), &carrelv1.CreateRequest{Key: "demo"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, stdin := range []bool{false, true} {
+		goOn := filepath.Join(t.TempDir(), "go")
+		s := sh("cat; until [ -e " + goOn + " ]; do sleep 0.02; done; echo out")
+		s.Stdin = stdin
+		cmd, err := c.Start(t.Context(), "demo", s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stdin {
+			cmd.Stdin.Close()
+		}
+		select {
+		case <-ended:
+		case <-time.After(10 * time.Second):
+			t.Error("the client's half stays open")
+		}
+		if err := os.WriteFile(goOn, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(cmd.Stdout)
+		if st, werr := cmd.Wait(t.Context()); string(b) != "out\n" || err != nil || werr != nil || st.Code != 0 {
+			t.Errorf("%q, %v, %+v, %v", b, err, st, werr)
+		}
+		cmd.Close()
 	}
 }
