@@ -458,6 +458,11 @@ func TestGitCommitsNothingOld(t *testing.T) {
 	if got := u.sh("cd project; git log -1 --format=%s feature; git show feature:.npmrc").out; got != "two\ntwo\n" {
 		t.Errorf("feature is %q", got)
 	}
+	// Files on which programs of the host act can be committed, and are named.
+	r = u.inside(as + "git update-index --add --cacheinfo 100644,$(echo x | git hash-object -w --stdin),.vscode/tasks.json; git commit -qm named")
+	if r.code != 0 || !strings.Contains(r.err, "the commits have files on which programs of the host act once they are checked out: .vscode/tasks.json (VS Code") {
+		t.Errorf("%+v", r)
+	}
 	// Others are committed as ever.
 	r = u.inside(as + "echo 4 > f; git commit -qm four f")
 	if r.code != 0 || !strings.Contains(r.err, "main moved from") {

@@ -52,6 +52,8 @@ type Repo struct {
 	before refs
 	// held are the paths that git could not write inside.
 	held []string
+	// acted are the files in what moved on which programs of the host act.
+	acted []string
 	// moved are the branches that Take moved, and now what it found.
 	moved []Moved
 	now   refs

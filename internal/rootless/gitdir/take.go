@@ -16,7 +16,9 @@ import (
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/base/id"
+	"github.com/carrel-dev/carrel/internal/base/termtext"
 	"github.com/carrel-dev/carrel/internal/linux/removal"
+	"github.com/carrel-dev/carrel/internal/spec/hostfiles"
 )
 
 // Take puts what the workspace committed into the host's repository, and moves the branches that it was on. Everything
@@ -74,6 +76,9 @@ func (r *Repo) Take(ctx context.Context) (notes []string, err error) {
 		}
 	}
 	notes = append(notes, r.tell(m)...)
+	if len(r.acted) > 0 && m.why == "" {
+		note("the commits have files on which programs of the host act once they are checked out: %s", some(r.acted))
+	}
 	if m.why == "" {
 		if note := r.followIndex(ctx, own, m, now); note != "" {
 			notes = append(notes, r.Work+": "+note)
@@ -293,6 +298,7 @@ func (r *Repo) move(ctx context.Context, list []change) (why string, err error) 
 		return fmt.Sprintf("a commit puts %.100q back to what it was when the run began: it is read-only inside, so git could not write it there",
 			path), nil
 	}
+	r.acted = acted(added)
 	var do strings.Builder
 	for _, c := range list {
 		fmt.Fprintf(&do, "update %s %s %s\ndelete %s %s\n", c.name, c.now, cmp.Or(c.before, none), r.below(c.name), c.now)
@@ -374,4 +380,21 @@ func (r *Repo) putBack(ctx context.Context, added string) (path string, err erro
 		}
 	}
 	return "", nil
+}
+
+// acted names the files of commits on which programs of the host act once they are checked out, each with its reader. added is the
+// output of git log --raw.
+func acted(added string) (names []string) {
+	for line := range strings.Lines(added) {
+		fields, name, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		e, ok := hostfiles.Match(name, false)
+		if !ok || e.Act <= hostfiles.Report || strings.HasSuffix(fields, " D") {
+			continue
+		}
+		reader, _, _ := strings.Cut(e.Reader, ",")
+		if said := fmt.Sprintf("%s (%s)", termtext.Visible(name), reader); !slices.Contains(names, said) {
+			names = append(names, said)
+		}
+	}
+	return names
 }
