@@ -426,7 +426,8 @@ func TestNothingMoreIsSent(t *testing.T) {
 	defer front.Close()
 	defer front.CloseClientConnections()
 	c, err := carrel.New(carrel.Options{
-		Host: front.URL, Fingerprint: cert.Fingerprint(front.Certificate()), Token: g.Issue(t, alice, principal.Wanted{Roles: principal.Operator}).Reveal(),
+		Host: front.URL, Fingerprint: cert.Fingerprint(front.Certificate()),
+		Token: g.Issue(t, alice, principal.Wanted{Roles: principal.Operator}).Reveal(),
 	})
 	if err != nil {
 		t.Fatal(err)
