@@ -56,6 +56,7 @@ var figures = []struct {
 	{"stream", (*bench).stream, false},
 	{"start", (*bench).start, false},
 	{"run", (*bench).run, false},
+	{"staged", (*bench).staged, false},
 	{"egress", (*bench).egress, false},
 	{"agent", (*bench).agent, false},
 	{"fleet", (*bench).fleet, false},

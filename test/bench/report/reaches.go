@@ -135,6 +135,11 @@ const (
 	RunSlow   = "run/srt"
 	RunMemory = "run/memory"
 
+	StagedStart = "staged"
+	StagedBuild = "staged/build"
+	StagedDiff  = "staged/diff"
+	StagedApply = "staged/apply"
+
 	EgressNew   = "egress"
 	EgressKept  = "egress/kept"
 	EgressBulk  = "egress/bulk"
@@ -218,6 +223,10 @@ var Reaches = []Reach{
 	{ID: RunSlow, Peer: Srt, Of: Ratio, Limit: 0.05},
 	{ID: RunHere, Peer: RunAlone, Of: Ratio, Limit: 1.2},
 	{ID: RunMemory, Of: P50, Limit: 12},
+	{ID: StagedStart, Peer: Direct, Of: More, Limit: 3},
+	{ID: StagedBuild, Peer: Direct, Of: Ratio, Limit: 1.1},
+	{ID: StagedDiff, Of: P50, Limit: 150},
+	{ID: StagedApply, Of: P50, Limit: 300},
 	{ID: EgressNew, Peer: Direct, Of: More, Limit: 400},
 	{ID: EgressKept, Peer: Direct, Of: More, Limit: 150},
 	{ID: EgressBulk, Peer: Direct, Of: Ratio, Least: true, Limit: 0.8},
