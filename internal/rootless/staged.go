@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -126,7 +127,7 @@ func (s *state) keepCopy(ctx context.Context, c *stagedCopy) error {
 		return fmt.Errorf("%w; the staged copy is kept: carrel changes lists it", err)
 	}
 	s.kept = append(s.kept, Staged{c.Copy, seen})
-	return nil
+	return c.Keep()
 }
 
 // StagedCopies returns the staged copies of a run or of the workspace of a daemon, all if run is "".
@@ -177,6 +178,28 @@ func StageFor(ctx context.Context, name id.Workspace, n int, source string, own 
 func HostReads(source string) changed.Reader {
 	home, _ := os.UserHomeDir()
 	isHome := home == source
+	led := sync.OnceValue(func() map[string]string { return ledTo(source) }) // most copies have nothing to ask about
+	return func(p string) (reader, trigger string, ok bool) {
+		if e, ok := hostfiles.Match(p, isHome); ok && e.Act > hostfiles.Report && !within(p) {
+			return e.Reader, e.Trigger, true
+		}
+		at := led()
+		for dir := p; dir != "."; dir = filepath.Dir(dir) {
+			if by, ok := at[dir]; ok {
+				return by, "any command of it", true
+			}
+		}
+		for led, by := range at {
+			if strings.HasPrefix(led, p+"/") {
+				return by, "any command of it", true
+			}
+		}
+		return "", "", false
+	}
+}
+
+// ledTo are the places in a directory to which the host's git is led, and those that protected names lead to, each with what leads there.
+func ledTo(source string) map[string]string {
 	leads, err := gitdir.Leads(context.Background(), source, []string{source})
 	if err != nil {
 		leads = nil // a configuration that git cannot read leads nowhere
@@ -192,22 +215,7 @@ func HostReads(source string) changed.Reader {
 			at[p.rel] = "what reads " + name
 		}
 	}
-	return func(p string) (reader, trigger string, ok bool) {
-		if e, ok := hostfiles.Match(p, isHome); ok && e.Act > hostfiles.Report && !within(p) {
-			return e.Reader, e.Trigger, true
-		}
-		for dir := p; dir != "."; dir = filepath.Dir(dir) {
-			if by, ok := at[dir]; ok {
-				return by, "any command of it", true
-			}
-		}
-		for led, by := range at {
-			if strings.HasPrefix(led, p+"/") {
-				return by, "any command of it", true
-			}
-		}
-		return "", "", false
-	}
+	return at
 }
 
 // linkedNames are the names at the top of a directory that are protected and that are links: what they lead to is read by the same

@@ -38,7 +38,8 @@ func (b *bench) staged() error {
 	if err := b.times(report.StagedStart, time.Millisecond, got[0], got[1:]); err != nil {
 		return err
 	}
-	discard := func() error { return p.command("small", carrel, "discard").Run() }
+	// Where the directory has been built already the copy is as it, and gone.
+	discard := func() error { _ = p.command("small", carrel, "discard").Run(); return nil }
 	got = measure.Interleave(b.ctx, measure.Pace{Rounds: 5, Block: slowestBuild, Warm: 1}, []measure.Contestant{
 		after(in("a build, staged", "staged", "make", "-s", "-B"), discard), in(report.Direct, "direct", "make", "-s", "-B"),
 	})

@@ -83,7 +83,7 @@ type Store struct{ dir string }
 // In returns the store below carrel's state.
 func In(state string) Store { return Store{filepath.Join(state, "staged")} }
 
-// Create makes the copy number n of a run, and locks it until Close.
+// Create makes the copy number n of a run, and locks it until Close. It is listed from Begin on.
 func (s Store) Create(run id.Workspace, n int, source *os.File) (*Copy, error) {
 	c, err := s.make(run, n, source)
 	if err != nil {
@@ -92,7 +92,7 @@ func (s Store) Create(run id.Workspace, n int, source *os.File) (*Copy, error) {
 	lock, err := os.OpenFile(filepath.Join(c.dir, "lock"), os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err == nil {
 		c.lock = lock
-		err = errors.Join(paths.Flock(lock, unix.LOCK_EX|unix.LOCK_NB), c.write())
+		err = paths.Flock(lock, unix.LOCK_EX|unix.LOCK_NB)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a staged copy of %s: %w", c.Source, err)
@@ -237,10 +237,34 @@ func (c *Copy) Begin(since time.Time, repo *gitdir.Repo) error {
 		n := repo.Note()
 		c.Git = &n
 	}
-	if err := c.write(); err != nil {
+	// It need not outlive the host yet: Keep sees to that.
+	b, err := json.Marshal(c.Record)
+	at := filepath.Join(c.dir, recordName)
+	if err == nil {
+		err = os.WriteFile(at+".new", b, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(at+".new", at)
+	}
+	if err != nil {
 		return fmt.Errorf("cannot note the staged copy of %s: %w", c.Source, err)
 	}
 	return nil
+}
+
+// Keep makes the copy outlive the host.
+func (c *Copy) Keep() error {
+	stage, err := c.Stage()
+	if err != nil {
+		return err
+	}
+	defer stage.Close()
+	rc, err := stage.SyscallConn()
+	if err != nil {
+		return err
+	}
+	cerr := rc.Control(func(fd uintptr) { err = unix.Syncfs(int(fd)) })
+	return errors.Join(cerr, err, c.write())
 }
 
 // Close says that the run has ended.
