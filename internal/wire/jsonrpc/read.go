@@ -32,6 +32,8 @@ type reader struct {
 	fds    []int
 	next   []int
 	nextAt int
+	// short: the kernel could not hand over all descriptors of fds, or of next.
+	short, nextShort bool
 
 	timed bool        // the read deadline is set
 	late  *time.Timer // the same for a stepped Conn, which has no read deadline
@@ -132,7 +134,7 @@ func (r *reader) take() error {
 			return err
 		}
 		if r.next != nil && r.nextAt == r.from {
-			r.fds, r.next = r.next, nil
+			r.due()
 		}
 		frame := r.buf[r.from : r.from+i]
 		r.from += i + 1
@@ -145,12 +147,18 @@ func (r *reader) take() error {
 		}
 	}
 	if r.next != nil && r.nextAt == r.from {
-		r.fds, r.next = r.next, nil
+		r.due()
 	}
 	if r.to-r.from >= r.c.cfg.MaxFrame {
 		return r.refuse(nil, r.tooLong())
 	}
 	return nil
+}
+
+// due makes the descriptors of the next frame those of the one that is read.
+func (r *reader) due() {
+	r.fds, r.short = r.next, r.nextShort
+	r.next, r.nextShort = nil, false
 }
 
 // begun starts the time-out of a frame of which only a part has arrived; inTime stops it.
@@ -209,7 +217,10 @@ func (r *reader) fill(recv func(fd uintptr) bool) error {
 	start := r.to
 	r.to += r.n
 	fds, err := parseRights(r.oob[:r.oobn])
-	if err != nil || r.flags&unix.MSG_CTRUNC != 0 {
+	// The kernel cuts what comes where more came than there is room for, which breaks a rule, and where this process may
+	// open no more, which is no fault of the peer's. What the message declares tells which.
+	short := r.flags&unix.MSG_CTRUNC != 0
+	if err != nil || short && r.c.cfg.MaxFDs == 0 {
 		closeFDs(fds)
 		return r.refuse(nil, invalid(fmt.Sprintf("more fds came with a message than the %d that are accepted", r.c.cfg.MaxFDs)))
 	}
@@ -220,7 +231,7 @@ func (r *reader) fill(recv func(fd uintptr) bool) error {
 		}
 		return io.EOF
 	}
-	if len(fds) == 0 {
+	if len(fds) == 0 && !short {
 		return nil
 	}
 	// The last frame that starts in this read: after the last newline that is not the
@@ -233,7 +244,9 @@ func (r *reader) fill(recv func(fd uintptr) bool) error {
 		closeFDs(fds)
 		return r.refuse(nil, invalid("fds came in the middle of a frame"))
 	}
-	r.next = fds
+	if r.next, r.nextShort = fds, short; fds == nil {
+		r.next = []int{}
+	}
 	return nil
 }
 
@@ -260,10 +273,17 @@ func (r *reader) makeRoom() {
 
 // message handles one frame. An error ends the connection.
 func (r *reader) message(frame []byte) error {
-	raw := r.fds
-	r.fds = nil
+	raw, short := r.fds, r.short
+	r.fds, r.short = nil, false
 	e, bad := parseEnvelope(frame, r.c.cfg.MaxFDs)
-	if (bad == nil || !bad.fatal) && e.fds != len(raw) {
+	var lost error
+	switch {
+	case bad != nil && bad.fatal:
+	case short && e.fds > len(raw):
+		lost = untaken(e.fds, len(raw))
+	case short:
+		bad = invalid(fmt.Sprintf("more fds came with a message than the %d that are accepted", r.c.cfg.MaxFDs))
+	case e.fds != len(raw):
 		bad = invalid(fmt.Sprintf("the message declares %d fds and came with %d", e.fds, len(raw)))
 	}
 	if bad != nil {
@@ -274,6 +294,13 @@ func (r *reader) message(frame []byte) error {
 		return r.c.answer(e.id, bad)
 	}
 	files := wrap(raw)
+	if lost != nil && e.method != nil {
+		closeAll(files)
+		if e.id == nil {
+			return nil // a notification has no answer
+		}
+		return r.c.answerError(e.id, lost)
+	}
 	if e.method == nil {
 		if string(e.id) == "null" {
 			err, bad := fromWire(e.errObj)
@@ -282,7 +309,7 @@ func (r *reader) message(frame []byte) error {
 			}
 			return fmt.Errorf("the peer ended the connection: %w", err)
 		}
-		if bad := r.c.deliver(&e, files); bad != nil {
+		if bad := r.c.deliver(&e, files, lost); bad != nil {
 			return r.refuse(nil, bad)
 		}
 		return nil
