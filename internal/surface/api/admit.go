@@ -47,7 +47,14 @@ func (s *Server) Admit(w http.ResponseWriter, r *http.Request, e Entry) {
 		}
 		defer done()
 	}
-	at, err := s.places.take(r.Context(), authn.FromContext(r.Context()).Owner())
+	owner := authn.FromContext(r.Context()).Owner()
+	requests := requestsOf(owner)
+	if err := s.open(requests, forRequest); err != nil {
+		e.Refuse(w, r, err)
+		return
+	}
+	defer s.opened.Give(requests, forRequest)
+	at, err := s.places.take(r.Context(), owner)
 	if err != nil {
 		e.Refuse(w, r, err)
 		return

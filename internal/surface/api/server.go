@@ -19,6 +19,7 @@ import (
 
 	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
 	"github.com/carrel-dev/carrel/internal/base/bucket"
+	"github.com/carrel-dev/carrel/internal/base/shares"
 	"github.com/carrel-dev/carrel/internal/surface/authn"
 	"github.com/carrel-dev/carrel/internal/wire/errcode"
 	"github.com/carrel-dev/carrel/internal/wire/fdapi"
@@ -70,6 +71,8 @@ type Options struct {
 	StallTimeout time.Duration
 	// StreamsPerOwner bounds the streams and waits that one owner may have open; 0 is 256.
 	StreamsPerOwner int
+	// Descriptors is how many files this process may have open; 0 is its limit.
+	Descriptors int64
 	// TerminalOrigins are origins, as https://panel.example, whose pages may open terminals over TLS, beside those of the host
 	// that a request is for.
 	TerminalOrigins []string
@@ -97,6 +100,8 @@ type Server struct {
 	strangers   strangers
 	streams     streams
 	places      *places
+	opened      *shares.Book
+	inFlight    inFlight
 	terminals   terminalPace
 	attached    attachedCommands
 }
@@ -149,12 +154,17 @@ func NewServer(g Gate, opts Options) *Server {
 	if opts.StallTimeout == 0 {
 		opts.StallTimeout = defaultStallTimeout
 	}
+	if opts.Descriptors == 0 {
+		opts.Descriptors = openFiles()
+	}
 	if opts.StreamsPerOwner == 0 {
 		opts.StreamsPerOwner = defaultStreams
 	}
 	s := &Server{
 		gate: g, opts: opts, handlers: map[string]http.Handler{}, streams: streams{most: opts.StreamsPerOwner, held: map[string]int{}},
 		places:    newPlaces(),
+		opened:    newDescriptors(opts.Descriptors),
+		inFlight:  inFlight{all: map[*flight]struct{}{}},
 		terminals: terminalPace{came: bucket.NewMany[string](maxTerminalOwners)},
 	}
 	s.closing, s.close = context.WithCancel(context.Background())

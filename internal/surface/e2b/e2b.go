@@ -40,6 +40,8 @@ type Door interface {
 	Admit(w http.ResponseWriter, r *http.Request, e api.Entry)
 	// Taken is for a connection that a handler has taken over, when it has ended.
 	Taken(c net.Conn)
+	// Descriptors takes n of the daemon's descriptors for an owner until give is called.
+	Descriptors(owner string, n int) (give func(), err error)
 }
 
 // Tokens are who may come in: *authn.Tokens.

@@ -142,6 +142,8 @@ type Config struct {
 	// Inline reports whether the handler of a method runs in the reader's goroutine,
 	// before the next message is read. It must not block.
 	Inline func(method string) bool
+	// BeforeClose is called once, before the socket is closed.
+	BeforeClose func()
 	// OnClose is called once, after Done is closed, with what Err returns.
 	OnClose func(error)
 }
@@ -278,6 +280,9 @@ func (c *Conn) end(err error) {
 	c.mu.Unlock()
 
 	c.cancel(err)
+	if c.cfg.BeforeClose != nil {
+		c.cfg.BeforeClose()
+	}
 	_ = c.sock.Close()
 	close(c.done)
 	for _, k := range calls {
