@@ -43,10 +43,7 @@ func TestWait(t *testing.T) {
 		if ok, err := b.Wait(short, "alice", 5); ok || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("nothing was given: %v, %v", ok, err)
 		}
-		go func() {
-			time.Sleep(time.Second)
-			b.Give("alice", 4)
-		}()
+		time.AfterFunc(time.Second, func() { b.Give("alice", 4) })
 		if ok, err := b.Wait(t.Context(), "alice", 5); !ok || err != nil || b.Held("alice") != 9 {
 			t.Errorf("after it was given: %v, %v, %d", ok, err, b.Held("alice"))
 		}

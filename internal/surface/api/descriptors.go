@@ -91,7 +91,7 @@ func newSession(s *Server, c *net.UnixConn, caller principal.Principal) {
 	x.flight = flight{server: s, conn: c, owner: caller.Owner()}
 	x.ctx, x.cancel = context.WithCancel(authn.NewContext(s.closing, caller))
 	conn := jsonrpc.New(c, jsonrpc.Config{
-		Handler: x.handle, MaxFDs: 1,
+		Handler: x.handle, MaxFDs: 1, Room: s.roomFor(x.flight.owner),
 		BeforeClose: func() { x.flight.end(func() { s.conns.remove(c) }) },
 		OnClose:     func(error) { x.end() },
 	})
@@ -126,6 +126,13 @@ func (x *session) handle(ctx context.Context, c *jsonrpc.Conn, req *jsonrpc.Requ
 	if len(req.FDs) > 0 && !brings[req.Method] {
 		return nil, nil, jsonrpc.Hangup(fmt.Errorf("cannot accept %s: it brings descriptors: %w", req.Method, errdefs.ErrInvalidArgument))
 	}
+	if n := int64(len(req.Params)); weigh(n) > 0 {
+		give, err := x.server.hold(ctx, x.flight.owner, "a request", n)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer give()
+	}
 	reserved := hands[req.Method]
 	if n := reserved + len(req.FDs); n > 0 {
 		if err := x.server.open(x.flight.owner, n); err != nil {
@@ -149,11 +156,19 @@ func (x *session) handle(ctx context.Context, c *jsonrpc.Conn, req *jsonrpc.Requ
 	if err != nil {
 		return nil, nil, errcode.FromWire(err)
 	}
-	if sent = len(carried.out); sent > 0 {
-		req.Reply(res, carried.out, nil) // it is written when this returns, so that what is in flight is counted
-		return jsonrpc.Later, nil, nil
+	n := int64(len(res))
+	if sent = len(carried.out); sent == 0 && weigh(n) == 0 {
+		return res, nil, nil
 	}
-	return res, nil, nil
+	if weigh(n) > 0 {
+		give, err := x.server.hold(ctx, x.flight.owner, "an answer", n)
+		if err != nil {
+			return nil, nil, err // what was carried out with descriptors has short answers
+		}
+		defer give()
+	}
+	req.Reply(res, carried.out, nil) // it is written when this returns, so that what is on its way is counted
+	return jsonrpc.Later, nil, nil
 }
 
 // brings are the calls that come with a descriptor.

@@ -51,3 +51,6 @@ func (x *place) Give() { x.give() }
 
 // Held is how many descriptors are counted for an owner.
 func (s *Server) Held(owner string) int64 { return s.opened.Held(owner) }
+
+// HeldMemory is what is counted of the memory of messages for an owner.
+func (s *Server) HeldMemory(owner string) int64 { return s.memory.Held(owner) }

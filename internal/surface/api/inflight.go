@@ -16,7 +16,8 @@ import (
 // The daemon may have so many files open, and as many more of its user's may be in sockets whose readers have not taken
 // them (unix(7), ETOOMANYREFS): beyond, nothing can be opened or handed over for anybody. What is held for an owner and
 // what was sent to one and not taken are counted together. An owner may have an eighth of the limit and at most
-// maxDescriptors, as much again in requests, so that commands can still be ended, and all together a half; the rest is for connections, which are bounded apart, and for the daemon.
+// maxDescriptors, as much again in requests, so that commands can still be ended, and all together a half; the rest is for
+// connections, which are bounded apart, and for the daemon.
 const (
 	maxDescriptors = 4096
 	// forRequest is what a request may hold while it is served: the program that works on files, and its two pipes.
@@ -81,9 +82,6 @@ type flight struct {
 	ended  bool
 	keep   int // a descriptor of its own, once the connection has ended and not all was read
 }
-
-// reserve makes sure of n descriptors for a reply.
-func (f *flight) reserve(n int) error { return f.server.open(f.owner, n) }
 
 // landed is for a reply that was sent with n of those that were reserved, or not sent.
 func (f *flight) landed(reserved, n int) {

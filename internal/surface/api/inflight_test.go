@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	sys "golang.org/x/sys/unix"
 
@@ -55,11 +54,7 @@ func (m *mute) spawn() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); m.waiting() == before; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			m.t.Fatal("no answer")
-		}
-	}
+	until(m.t, "no answer", func() bool { return m.waiting() != before })
 }
 
 // read reads n answers, and returns how many of them are refusals.

@@ -145,7 +145,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	e := api.Entry{Refuse: refuse, Handler: s.control}
+	e := api.Entry{Refuse: refuse, Handler: s.control, MaxRequest: maxMessage}
 	if ok {
 		lasts := streams[r.URL.Path]
 		e.Stream, e.Counted, e.Handler = lasts, lasts && r.URL.Path != "/files", s.served(s.data)

@@ -126,6 +126,9 @@ type Config struct {
 	MaxSend int
 	// MaxFDs is the most descriptors accepted in one message.
 	MaxFDs int
+	// Room is asked before the buffer for what is read grows beyond 64 KiB, by so many bytes, and told a negative number when
+	// it has shrunk; its error ends the connection. Nil is room.
+	Room func(more int) error
 	// MaxInFlight bounds how many messages of the peer are handled at once. Beyond
 	// it the reader stops reading, which in the end blocks the peer's writes.
 	// 0 means DefaultMaxInFlight.

@@ -35,6 +35,8 @@ type reader struct {
 	// short: the kernel could not hand over all descriptors of fds, or of next.
 	short, nextShort bool
 
+	counted int // of buf, with Config.Room
+
 	timed bool        // the read deadline is set
 	late  *time.Timer // the same for a stepped Conn, which has no read deadline
 	n     int
@@ -80,6 +82,7 @@ func (r *reader) stop() {
 	closeFDs(r.fds)
 	closeFDs(r.next)
 	r.fds, r.next = nil, nil
+	_ = r.count(0) // less than before
 	if r.late != nil {
 		r.late.Stop()
 	}
@@ -196,7 +199,9 @@ func (r *reader) tooLong() *violation {
 
 // fill reads once more and finds the frame to which the descriptors belong.
 func (r *reader) fill(recv func(fd uintptr) bool) error {
-	r.makeRoom()
+	if err := r.makeRoom(); err != nil {
+		return err
+	}
 	if r.from < r.to {
 		if err := r.begun(); err != nil {
 			return err
@@ -252,23 +257,44 @@ func (r *reader) fill(recv func(fd uintptr) bool) error {
 
 // makeRoom moves unread bytes to the front when the buffer is full, and grows it up
 // to one frame.
-func (r *reader) makeRoom() {
+func (r *reader) makeRoom() error {
 	if r.from == r.to {
 		r.from, r.to, r.seen = 0, 0, 0
 		if len(r.buf) > keepBuffer {
 			r.buf = make([]byte, firstBuffer)
+			_ = r.count(0) // less than before
 		}
-		return
+		return nil
 	}
 	if r.to < len(r.buf) {
-		return
+		return nil
 	}
 	b := r.buf
 	if r.from < len(b)/2 {
-		b = make([]byte, min(2*len(b), max(r.c.cfg.MaxFrame, len(b))))
+		n := min(2*len(b), max(r.c.cfg.MaxFrame, len(b)))
+		if n > keepBuffer {
+			if err := r.count(n); err != nil {
+				_ = r.c.answerError([]byte("null"), err) // it ends either way
+				return err
+			}
+		}
+		b = make([]byte, n)
 	}
 	n := copy(b, r.buf[r.from:r.to])
 	r.buf, r.seen, r.from, r.to = b, r.seen-r.from, 0, n
+	return nil
+}
+
+// count tells Config.Room how large the buffer is to be.
+func (r *reader) count(n int) error {
+	if r.c.cfg.Room == nil || n == r.counted {
+		return nil
+	}
+	if err := r.c.cfg.Room(n - r.counted); err != nil {
+		return err
+	}
+	r.counted = n
+	return nil
 }
 
 // message handles one frame. An error ends the connection.
