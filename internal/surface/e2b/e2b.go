@@ -148,7 +148,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e := api.Entry{Refuse: refuse, Handler: s.control, MaxRequest: maxMessage}
 	if ok {
 		lasts := streams[r.URL.Path]
-		e.Stream, e.Counted, e.Handler = lasts, lasts && r.URL.Path != "/files", s.served(s.data)
+		e.Stream, e.Counted, e.Handler = lasts, lasts, s.served(s.data)
 		r = r.WithContext(context.WithValue(r.Context(), sandboxKey{}, name))
 		e.Enter = func(ctx context.Context) (context.Context, func(), error) { return s.enterSandbox(ctx, name, r) }
 	} else {
