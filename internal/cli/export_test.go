@@ -34,6 +34,7 @@ var (
 	Enterable = enterable
 	RunTool   = runTool
 	HeldBy    = heldBy
+	Family    = family
 )
 
 // IDsLeft is what doctor says of the ledger in a data directory.

@@ -49,7 +49,7 @@ func (x *portFlags) listen(ctx context.Context) (all []portListener, err error) 
 	}
 	for _, m := range x.mapped {
 		at := net.JoinHostPort(x.here.String(), strconv.Itoa(m.local))
-		l, err := new(net.ListenConfig).Listen(ctx, "tcp", at)
+		l, err := new(net.ListenConfig).Listen(ctx, family(x.here), at)
 		if err != nil {
 			return all, fmt.Errorf("cannot listen on %s: %w; choose another port, as in 0:%d for a free one", at, err, m.remote)
 		}
@@ -60,6 +60,14 @@ func (x *portFlags) listen(ctx context.Context) (all []portListener, err error) 
 		all = append(all, p)
 	}
 	return all, nil
+}
+
+// family is the network of an address: by "tcp" alone the one that stands for all of IPv4 stands for all of IPv6 too.
+func family(a netip.Addr) string {
+	if a.Is4() || a.Is4In6() {
+		return "tcp4"
+	}
+	return "tcp6"
 }
 
 // listenPrivate listens on a socket that is its maker's alone, from its first moment.

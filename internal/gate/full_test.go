@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -91,5 +92,16 @@ func TestTheDiskFillsUp(t *testing.T) {
 	}
 	if story := b.story(0); !slices.Equal(story, nil) {
 		t.Errorf("recorded: %v", story)
+	}
+}
+
+// Who may not see a workspace and has its name is not told its key, which can be somebody's number or address.
+func TestKeysAreNotTold(t *testing.T) {
+	on := demo
+	on.Owner, on.Key = "uid:1001", "+49 170 1234567"
+	_, err := newGate(&book{}).Authorise(t.Context(),
+		operation.Request{By: alice, Op: operation.Simple(operation.StatWorkspace), On: on}, nil)
+	if !errdefs.IsPermissionDenied(err) || strings.Contains(err.Error(), "1234567") || !strings.Contains(err.Error(), string(on.Name)) {
+		t.Error(err)
 	}
 }

@@ -118,5 +118,6 @@ func elsewhere(by principal.Principal, row *operation.Row, on operation.Target) 
 		return fmt.Errorf("cannot %s workspace %q: another user has one with this key; choose another key: %w", row.Words, on.Key,
 			errdefs.ErrPermissionDenied)
 	}
-	return no("%s workspace %q: %s; ask its owner or an administrator", row.Words, on.Key, whose)
+	// Its name and not its key, which is for those who may see it.
+	return no("%s workspace %q: %s; ask its owner or an administrator", row.Words, on.Name, whose)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -325,6 +326,10 @@ func TestStatsAndWatch(t *testing.T) {
 	h.rt.pids = 3
 	if list, err := h.Stats(ctx, alice, nil); err != nil || len(list) != 1 || list[0].Key != "demo" || list[0].Pids != 3 {
 		t.Errorf("%+v, %v", list, err)
+	}
+	many := slices.Repeat([]string{"demo"}, 100_000) // each would be work for the broker
+	if list, err := h.Stats(ctx, alice, many); err != nil || len(list) != 1 {
+		t.Errorf("one name many times: %d, %v", len(list), err)
 	}
 	if _, err := h.Stats(ctx, alice, []string{"bobs"}); !errdefs.IsPermissionDenied(err) {
 		t.Error(err)

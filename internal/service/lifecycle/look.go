@@ -97,7 +97,12 @@ func (l *Lifecycle) Stats(ctx context.Context, p principal.Principal, refs []str
 		return nil, err
 	}
 	var list []workspace.Workspace
-	for _, ref := range refs {
+	seen := map[string]bool{}
+	for _, ref := range refs { // each is work for the broker
+		if seen[ref] {
+			continue
+		}
+		seen[ref] = true
 		a, err := l.Authorise(ctx, p, ref, operation.Simple(operation.StatWorkspace))
 		if err != nil {
 			return nil, err

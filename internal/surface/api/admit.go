@@ -1,10 +1,12 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/http"
 
+	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/surface/authn"
 )
 
@@ -16,7 +18,9 @@ type Entry struct {
 	Refuse func(http.ResponseWriter, *http.Request, error)
 	// Stream: the exchange may last, so that its body has no deadline. Counted: it is counted with those of its caller.
 	Stream, Counted bool
-	Handler         http.Handler
+	// MaxRequest bounds the body of an exchange that is answered once, and a message of one that lasts, in bytes; 0 is a mebibyte.
+	MaxRequest int
+	Handler    http.Handler
 }
 
 // Admit serves a request, of this API or of another surface on a server of RemoteServer, within the bounds that all have.
@@ -47,7 +51,25 @@ func (s *Server) Admit(w http.ResponseWriter, r *http.Request, e Entry) {
 		}
 		defer done()
 	}
-	at, err := s.places.take(r.Context(), authn.FromContext(r.Context()).Owner())
+	owner := authn.FromContext(r.Context()).Owner()
+	requests := requestsOf(owner)
+	if err := s.open(requests, forRequest); err != nil {
+		e.Refuse(w, r, err)
+		return
+	}
+	defer s.opened.Give(requests, forRequest)
+	if !e.Stream {
+		give, err := s.room(r.Context(), owner, bodyOf(r, e.MaxRequest))
+		if err != nil {
+			e.Refuse(w, r, err)
+			return
+		}
+		defer give()
+		out := &answering{ResponseWriter: w, s: s, r: r, owner: owner, refuse: e.Refuse}
+		defer out.end()
+		w = out
+	}
+	at, err := s.places.take(r.Context(), owner)
 	if err != nil {
 		e.Refuse(w, r, err)
 		return
@@ -60,6 +82,11 @@ func (s *Server) Admit(w http.ResponseWriter, r *http.Request, e Entry) {
 		defer context.AfterFunc(s.closing, cancel)()
 		rc := http.NewResponseController(w)
 		r = r.WithContext(context.WithValue(ctx, streamKey{}, &exchanged{rc, at}))
+		if framed(r) && r.Body != http.NoBody {
+			body := &messages{ReadCloser: r.Body, s: s, ctx: ctx, owner: owner, most: int64(cmp.Or(e.MaxRequest, operation.Large))}
+			defer body.letGo()
+			r.Body = body
+		}
 	} else if r, err = limitBody(w, r, s.opts.BodyTimeout); err != nil {
 		e.Refuse(w, r, err)
 		return

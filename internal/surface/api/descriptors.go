@@ -74,6 +74,7 @@ func (s *Server) descriptors(w http.ResponseWriter, r *http.Request) {
 type session struct {
 	server *Server
 	caller principal.Principal
+	flight flight
 
 	mu    sync.Mutex
 	procs map[id.Command]runtime.Process
@@ -87,11 +88,13 @@ type session struct {
 
 func newSession(s *Server, c *net.UnixConn, caller principal.Principal) {
 	x := &session{server: s, caller: caller, procs: map[id.Command]runtime.Process{}}
+	x.flight = flight{server: s, conn: c, owner: caller.Owner()}
 	x.ctx, x.cancel = context.WithCancel(authn.NewContext(s.closing, caller))
-	conn := jsonrpc.New(c, jsonrpc.Config{Handler: x.handle, MaxFDs: 1, OnClose: func(error) {
-		s.conns.remove(c)
-		x.end()
-	}})
+	conn := jsonrpc.New(c, jsonrpc.Config{
+		Handler: x.handle, MaxFDs: 1, Room: s.roomFor(x.flight.owner),
+		BeforeClose: func() { x.flight.end(func() { s.conns.remove(c) }) },
+		OnClose:     func(error) { x.end() },
+	})
 	// A server that closes ends the connection, and so its commands.
 	context.AfterFunc(x.ctx, func() { conn.Close() })
 }
@@ -123,6 +126,26 @@ func (x *session) handle(ctx context.Context, c *jsonrpc.Conn, req *jsonrpc.Requ
 	if len(req.FDs) > 0 && !brings[req.Method] {
 		return nil, nil, jsonrpc.Hangup(fmt.Errorf("cannot accept %s: it brings descriptors: %w", req.Method, errdefs.ErrInvalidArgument))
 	}
+	if n := int64(len(req.Params)); weigh(n) > 0 {
+		give, err := x.server.hold(ctx, x.flight.owner, "a request", n)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer give()
+	}
+	reserved := hands[req.Method]
+	if n := reserved + len(req.FDs); n > 0 {
+		if err := x.server.open(x.flight.owner, n); err != nil {
+			return nil, nil, err
+		}
+		if len(req.FDs) > 0 {
+			defer x.server.opened.Give(x.flight.owner, int64(len(req.FDs)))
+		}
+	}
+	sent := 0
+	if reserved > 0 {
+		defer func() { x.flight.landed(reserved, sent) }()
+	}
 	at, err := x.server.places.take(ctx, x.caller.Owner())
 	if err != nil {
 		return nil, nil, err
@@ -133,7 +156,19 @@ func (x *session) handle(ctx context.Context, c *jsonrpc.Conn, req *jsonrpc.Requ
 	if err != nil {
 		return nil, nil, errcode.FromWire(err)
 	}
-	return res, carried.out, nil
+	n := int64(len(res))
+	if sent = len(carried.out); sent == 0 && weigh(n) == 0 {
+		return res, nil, nil
+	}
+	if weigh(n) > 0 {
+		give, err := x.server.hold(ctx, x.flight.owner, "an answer", n)
+		if err != nil {
+			return nil, nil, err // what was carried out with descriptors has short answers
+		}
+		defer give()
+	}
+	req.Reply(res, carried.out, nil) // it is written when this returns, so that what is on its way is counted
+	return jsonrpc.Later, nil, nil
 }
 
 // brings are the calls that come with a descriptor.

@@ -50,6 +50,12 @@ func (s *Server) duplex(h http.Handler) http.Handler {
 		case r.ProtoMajor != 1 || !sendsStream[r.URL.Path] || !strings.HasPrefix(r.Header.Get("Content-Type"), "application/connect+"):
 			h.ServeHTTP(w, r)
 		case r.URL.Path == carrelv1connect.CommandServiceStreamProcedure && r.ContentLength > 0 && r.ContentLength <= maxWhole:
+			give, err := s.room(r.Context(), ownerOf(r.Context()), r.ContentLength)
+			if err != nil {
+				s.refuse(w, r, err)
+				return
+			}
+			defer give()
 			whole, err := s.wholeBody(w, r)
 			if err != nil {
 				s.refuse(w, r, err)

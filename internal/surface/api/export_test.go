@@ -48,3 +48,9 @@ func (x *place) Again(ctx context.Context) error { return x.again(ctx) }
 
 // Give is give.
 func (x *place) Give() { x.give() }
+
+// Held is how many descriptors are counted for an owner.
+func (s *Server) Held(owner string) int64 { return s.opened.Held(owner) }
+
+// HeldMemory is what is counted of the memory of messages for an owner.
+func (s *Server) HeldMemory(owner string) int64 { return s.memory.Held(owner) }

@@ -95,6 +95,7 @@ func (x *Inside) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	x.s.Admit(w, r, Entry{
 		Enter: x.enter, Refuse: x.s.refuse, Handler: x.s.handlers[r.URL.Path], Stream: rt.stream, Counted: rt.counted,
+		MaxRequest: rt.maxRequest,
 	})
 }
 

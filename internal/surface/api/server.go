@@ -19,6 +19,7 @@ import (
 
 	"github.com/carrel-dev/carrel/gen/carrel/v1/carrelv1connect"
 	"github.com/carrel-dev/carrel/internal/base/bucket"
+	"github.com/carrel-dev/carrel/internal/base/shares"
 	"github.com/carrel-dev/carrel/internal/surface/authn"
 	"github.com/carrel-dev/carrel/internal/wire/errcode"
 	"github.com/carrel-dev/carrel/internal/wire/fdapi"
@@ -70,6 +71,10 @@ type Options struct {
 	StallTimeout time.Duration
 	// StreamsPerOwner bounds the streams and waits that one owner may have open; 0 is 256.
 	StreamsPerOwner int
+	// Descriptors is how many files this process may have open; 0 is its limit.
+	Descriptors int64
+	// Memory bounds what messages of one owner take, in bytes, both ways; 0 is 64 MiB. All owners together may take four times as much.
+	Memory int64
 	// TerminalOrigins are origins, as https://panel.example, whose pages may open terminals over TLS, beside those of the host
 	// that a request is for.
 	TerminalOrigins []string
@@ -97,8 +102,12 @@ type Server struct {
 	strangers   strangers
 	streams     streams
 	places      *places
-	terminals   terminalPace
-	attached    attachedCommands
+	opened      *shares.Book
+	// memory is what messages take, and overdraft what answers that wait for room take.
+	memory, overdraft *shares.Book
+	inFlight          inFlight
+	terminals         terminalPace
+	attached          attachedCommands
 }
 
 // attachedCommands counts what a drain waits for.
@@ -149,12 +158,22 @@ func NewServer(g Gate, opts Options) *Server {
 	if opts.StallTimeout == 0 {
 		opts.StallTimeout = defaultStallTimeout
 	}
+	if opts.Memory == 0 {
+		opts.Memory = ownersMemory
+	}
+	if opts.Descriptors == 0 {
+		opts.Descriptors = openFiles()
+	}
 	if opts.StreamsPerOwner == 0 {
 		opts.StreamsPerOwner = defaultStreams
 	}
 	s := &Server{
 		gate: g, opts: opts, handlers: map[string]http.Handler{}, streams: streams{most: opts.StreamsPerOwner, held: map[string]int{}},
 		places:    newPlaces(),
+		opened:    newDescriptors(opts.Descriptors),
+		memory:    shares.New(opts.Memory, allMemory/ownersMemory*opts.Memory, firstMemory),
+		overdraft: shares.New(opts.Memory, allMemory/ownersMemory*opts.Memory, firstMemory),
+		inFlight:  inFlight{all: map[*flight]struct{}{}},
 		terminals: terminalPace{came: bucket.NewMany[string](maxTerminalOwners)},
 	}
 	s.closing, s.close = context.WithCancel(context.Background())
@@ -282,6 +301,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.Admit(w, r, Entry{
 		Enter:  func(context.Context) (context.Context, func(), error) { return s.enter(r) },
 		Refuse: s.refuse, Handler: s.handlers[served(r.URL.Path)], Stream: rt.stream, Counted: rt.counted,
+		MaxRequest: rt.maxRequest,
 	})
 }
 

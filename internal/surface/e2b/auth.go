@@ -103,13 +103,25 @@ func (s *Server) giveOut(ctx context.Context, name string) string {
 	if s.seen.of == nil {
 		s.seen.of = map[string][]token.ID{}
 	}
-	if len(s.seen.of) >= maxSandboxes { // most of them have gone; whoever made one is known for ever
-		clear(s.seen.of)
+	if _, known := s.seen.of[name]; !known && len(s.seen.of) >= maxSandboxes && !s.giveWay(ref) {
+		return s.accessToken(name, ref) // whoever made it is known for ever
 	}
 	if list := s.seen.of[name]; !slices.Contains(list, ref) {
 		s.seen.of[name] = append([]token.ID{ref}, list[:min(len(list), maxSeen-1)]...)
 	}
 	return s.accessToken(name, ref)
+}
+
+// giveWay forgets a sandbox that was given to this token alone, and reports whether there is one: nobody makes room at the cost
+// of others. The lock is held.
+func (s *Server) giveWay(ref token.ID) bool {
+	for name, list := range s.seen.of {
+		if len(list) == 1 && list[0] == ref {
+			delete(s.seen.of, name)
+			return true
+		}
+	}
+	return false
 }
 
 // forget is for a sandbox that has gone.

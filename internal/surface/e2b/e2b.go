@@ -40,6 +40,8 @@ type Door interface {
 	Admit(w http.ResponseWriter, r *http.Request, e api.Entry)
 	// Taken is for a connection that a handler has taken over, when it has ended.
 	Taken(c net.Conn)
+	// Descriptors takes n of the daemon's descriptors for an owner until give is called.
+	Descriptors(owner string, n int) (give func(), err error)
 }
 
 // Tokens are who may come in: *authn.Tokens.
@@ -143,10 +145,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	e := api.Entry{Refuse: refuse, Handler: s.control}
+	e := api.Entry{Refuse: refuse, Handler: s.control, MaxRequest: maxMessage}
 	if ok {
 		lasts := streams[r.URL.Path]
-		e.Stream, e.Counted, e.Handler = lasts, lasts && r.URL.Path != "/files", s.served(s.data)
+		e.Stream, e.Counted, e.Handler = lasts, lasts, s.served(s.data)
 		r = r.WithContext(context.WithValue(r.Context(), sandboxKey{}, name))
 		e.Enter = func(ctx context.Context) (context.Context, func(), error) { return s.enterSandbox(ctx, name, r) }
 	} else {

@@ -75,10 +75,17 @@ func start(t *testing.T, slow time.Duration) *rig {
 // startOver is start with what stands between the server and the double.
 func startOver(t *testing.T, slow time.Duration, over func(*apitest.Gate) api.Gate) *rig {
 	t.Helper()
+	return startWith(t, slow, over, api.Options{})
+}
+
+// startWith is startOver with bounds.
+func startWith(t *testing.T, slow time.Duration, over func(*apitest.Gate) api.Gate, o api.Options) *rig {
+	t.Helper()
 	g := &apitest.Gate{}
 	t.Cleanup(g.Close)
 	tokens := authn.NewTokens(g)
-	surface := api.NewServer(g, api.Options{Tokens: tokens})
+	o.Tokens = tokens
+	surface := api.NewServer(g, o)
 	told, kept := &history{}, &book{}
 	s := e2b.New(e2b.Options{
 		Gate: over(g), Door: surface, Tokens: tokens, Book: kept, History: told, Key: []byte("key"), Domain: "sandboxes.test", Slow: slow,

@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"mime/multipart"
@@ -17,14 +18,18 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/spec/operation"
+	"github.com/carrel-dev/carrel/internal/surface/authn"
 	"github.com/carrel-dev/carrel/internal/wire/fileapi"
 )
 
 const (
 	// stall is how long a client may take for the next piece of a file.
 	stall = time.Minute
-	// maxParts bounds the files of one upload.
-	maxParts = 1000
+	// maxParts bounds the files of one upload, and maxPartHead the head of each, in bytes.
+	maxParts, maxPartHead = 1000, 16 << 10
+	// An upload in gzip may be so many times as long as what is sent for it, once it is longer than freely, in bytes.
+	maxRatio, freely = 200, 16 << 20
 )
 
 // health says that a sandbox runs, or can be started: another one is not served.
@@ -174,15 +179,29 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// mayWrite asks the gate before anything is read for who may not write at all. Each file is judged when its name is known.
+func (s *Server) mayWrite(r *http.Request) error {
+	if authn.FromContext(r.Context()).Can(operation.Of(operation.WriteFile).Needs) {
+		return nil
+	}
+	_, err := s.on(r.Context(), fileapi.Request{Op: fileapi.Write, Path: []byte(inside(r.URL.Query().Get("path")))},
+		fileapi.Streams{In: io.NopCloser(http.NoBody)})
+	return cmp.Or(err, forbidden("the token may not write files"))
+}
+
 func (s *Server) receive(w http.ResponseWriter, r *http.Request) ([]written, error) {
+	if err := s.mayWrite(r); err != nil {
+		return nil, err
+	}
 	rc := http.NewResponseController(w)
 	body := io.Reader(r.Body)
 	if r.Header.Get("Content-Encoding") == "gzip" {
-		z, err := gzip.NewReader(&incoming{from: r.Body, ctx: r.Context(), rc: rc})
+		sent := &counted{Reader: &incoming{from: r.Body, ctx: r.Context(), rc: rc}}
+		z, err := gzip.NewReader(sent)
 		if err != nil {
 			return nil, wrong("its body is not gzip: %w", err)
 		}
-		body = z
+		body = &unpacked{Reader: z, sent: sent}
 	}
 	kind, args, err := mime.ParseMediaType(cmp.Or(r.Header.Get("Content-Type"), "application/octet-stream"))
 	if err != nil {
@@ -197,18 +216,28 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) ([]written, err
 	}
 	var done []written
 	// multipart reads little at a time, and each read of incoming sets deadlines.
-	large := bufio.NewReaderSize(&incoming{from: body, ctx: r.Context(), rc: rc}, fileapi.Piece)
+	// It takes a head of 10 MB, so no more can be read for one.
+	heads := &limited{Reader: &incoming{from: body, ctx: r.Context(), rc: rc}}
+	large := bufio.NewReaderSize(heads, fileapi.Piece)
 	for parts := multipart.NewReader(large, args["boundary"]); ; {
+		heads.limit(maxPartHead)
 		part, err := parts.NextPart()
+		heads.limit(-1)
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
 			return nil, wrong("the next part of its body cannot be read: %w", err)
 		}
+		if headSize(part) > maxPartHead {
+			return nil, wrong("the head of a part of its body is longer than %d bytes", maxPartHead)
+		}
 		name := fileName(part)
-		if name == "" {
-			continue // a field, not a file
+		if name == "" { // a field, not a file
+			if _, err := io.Copy(io.Discard, part); err != nil {
+				return nil, wrong("a part of its body cannot be read: %w", err)
+			}
+			continue
 		}
 		if len(done) == maxParts {
 			return nil, wrong("it has more than %d files", maxParts)
@@ -223,6 +252,73 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) ([]written, err
 		return nil, wrong("it has no file")
 	}
 	return done, nil
+}
+
+// headSize is how long the head of a part is.
+func headSize(p *multipart.Part) (n int) {
+	for name, values := range p.Header {
+		for _, v := range values {
+			n += len(name) + len(v) + len(": \r\n")
+		}
+	}
+	return n
+}
+
+// limited reads so much and no more while a limit is set.
+type limited struct {
+	io.Reader
+
+	left  int
+	bound bool
+}
+
+// limit sets one; a negative one is none.
+func (l *limited) limit(n int) { l.left, l.bound = n, n >= 0 }
+
+// Read implements io.Reader.
+func (l *limited) Read(p []byte) (int, error) {
+	if !l.bound {
+		return l.Reader.Read(p)
+	}
+	if l.left == 0 {
+		return 0, errLongHead
+	}
+	n, err := l.Reader.Read(p[:min(len(p), l.left)])
+	l.left -= n
+	return n, err
+}
+
+var errLongHead = fmt.Errorf("its head is longer than %d bytes", maxPartHead)
+
+// counted counts what is read.
+type counted struct {
+	io.Reader
+
+	n int64
+}
+
+// Read implements io.Reader.
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// unpacked is what came in gzip, unless it is far more than what was sent for it.
+type unpacked struct {
+	io.Reader
+
+	sent *counted
+	n    int64
+}
+
+// Read implements io.Reader.
+func (u *unpacked) Read(p []byte) (int, error) {
+	n, err := u.Reader.Read(p)
+	if u.n += int64(n); u.n > freely && u.n/maxRatio > u.sent.n {
+		return 0, wrong("its body in gzip is more than %d times as long as what was sent; send it as it is", maxRatio)
+	}
+	return n, err
 }
 
 // write writes one file of an upload.

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/carrel-dev/carrel/internal/surface/authn"
 )
 
@@ -57,6 +59,9 @@ func (s *Server) allMetrics(w http.ResponseWriter, r *http.Request) error {
 // measured is what sandboxes use, by their ids. Of one that does not run nothing is known, and it is left out.
 func (s *Server) measured(r *http.Request, names ...string) (map[string]metric, error) {
 	list, err := s.Gate.Stats(r.Context(), authn.FromContext(r.Context()), names)
+	if errdefs.IsNotFound(err) || errdefs.IsPermissionDenied(err) { // which are one, and a key is told to nobody
+		return nil, notFound("one of these sandboxes is not there")
+	}
 	if err != nil {
 		return nil, err
 	}

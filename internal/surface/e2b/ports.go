@@ -104,6 +104,10 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request) {
 		FlushInterval: -1,
 		ModifyResponse: func(res *http.Response) error {
 			keepToItself(res.Header, byHost)
+			onlyGRPC(res.Trailer)
+			if res.StatusCode != http.StatusSwitchingProtocols { // whose body is the connection
+				res.Body = &trailed{res.Body, res}
+			}
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
@@ -124,6 +128,8 @@ var errOver = errors.New("the request is over")
 func rewrite(p *httputil.ProxyRequest, byHost bool) {
 	p.Out.URL.Scheme, p.Out.URL.Host = "http", p.In.Host
 	p.Out.URL.RawQuery = p.In.URL.RawQuery // as it is, and not as Go reads it
+	keepOnly(p.Out.Header, requestFields)
+	p.Out.Trailer = nil // fields that are not seen before the body
 	p.SetXForwarded()
 	for _, name := range ours {
 		p.Out.Header.Del(name)
@@ -132,8 +138,7 @@ func rewrite(p *httputil.ProxyRequest, byHost bool) {
 		p.Out.Header.Del("Cookie")
 	}
 	for _, v := range p.Out.Header.Values("Authorization") { // the sandbox may have its own, but not carrel's
-		_, secret, _ := strings.Cut(v, " ")
-		if _, err := token.Parse(strings.TrimPrefix(bearer(secret), "Bearer ")); err == nil {
+		if hasToken(v) {
 			p.Out.Header.Del("Authorization")
 		}
 	}
@@ -141,7 +146,7 @@ func rewrite(p *httputil.ProxyRequest, byHost bool) {
 
 // keepToItself takes out of a response what would hold for other hosts than the one it comes from.
 func keepToItself(h http.Header, byHost bool) {
-	h.Del("Alt-Svc")
+	keepOnly(h, responseFields)
 	cookies := h.Values("Set-Cookie")
 	h.Del("Set-Cookie")
 	if !byHost {
@@ -164,6 +169,13 @@ type taken struct {
 	http.ResponseWriter
 
 	conn net.Conn
+}
+
+// WriteHeader implements http.ResponseWriter. What comes before the response is not passed on: its fields are not looked at.
+func (t *taken) WriteHeader(status int) {
+	if status >= http.StatusOK || status == http.StatusSwitchingProtocols {
+		t.ResponseWriter.WriteHeader(status)
+	}
 }
 
 // Unwrap is for http.ResponseController.

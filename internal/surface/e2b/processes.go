@@ -146,6 +146,16 @@ func (s processes) start(ctx context.Context, m *process.StartRequest, e execapi
 	// The deadline is the command's. The start ends with the client, so that nobody is asked about what nobody waits for.
 	spawning, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	// A command outlives its client, so what it holds is its owner's and not a request's.
+	give, err := s.Door.Descriptors(authn.FromContext(ctx).Owner(), streamsOf(m))
+	if err != nil {
+		return nil, nil, false, err
+	}
+	defer func() {
+		if err != nil {
+			give()
+		}
+	}()
 	leave := context.AfterFunc(ctx, cancel)
 	defer leave()
 	result := make(chan started, 1)
@@ -182,7 +192,7 @@ func (s processes) start(ctx context.Context, m *process.StartRequest, e execapi
 	}
 	c = &command{
 		sandbox: sandboxOf(ctx), cmd: x.cmd, config: conf, tag: m.Tag, pid: pid, pty: m.GetPty() != nil, proc: x.proc,
-		slow: s.Slow, gone: s.goneFor(authn.FromContext(ctx), sandboxOf(ctx)),
+		give: give, slow: s.Slow, gone: s.goneFor(authn.FromContext(ctx), sandboxOf(ctx)),
 	}
 	if err = c.assign(x.proc.Files(), m.GetStdin()); err == nil {
 		f, err = s.running.add(c)
@@ -195,6 +205,17 @@ func (s processes) start(ctx context.Context, m *process.StartRequest, e execapi
 		return nil, nil, told, err
 	}
 	return c, f, told, nil
+}
+
+// streamsOf is how many descriptors a command has here.
+func streamsOf(m *process.StartRequest) int {
+	switch {
+	case m.GetPty() != nil:
+		return 1
+	case m.GetStdin():
+		return 3
+	}
+	return 2
 }
 
 // goneFor asks whether a sandbox has gone, or goes.

@@ -45,6 +45,7 @@ type command struct {
 	pid     uint32
 	pty     bool
 	proc    runtime.Process
+	give    func() // what its streams count
 	slow    time.Duration
 	gone    func() bool // whether its sandbox has gone, or goes
 	// stdin is nil if there is none; out has the output of a terminal alone, or stdout and stderr.
@@ -244,6 +245,7 @@ func (c *command) run() {
 		}
 	}
 	c.stdin = nil
+	c.give()
 }
 
 // errNoInput: the command takes no input, or none any more.

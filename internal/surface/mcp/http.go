@@ -151,6 +151,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o HTTPOptions) error
 
 // open serves the first request of a session.
 func (h *handlerHTTP) open(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body) // it is in memory, as received says
+	if b := bytes.TrimLeft(body, " \t\r\n"); len(b) > 0 && b[0] == '[' {
+		// A call in it would hold up who opens another session for as long as it takes.
+		http.Error(w, "cannot open a session by a batch: send initialize alone", http.StatusBadRequest)
+		return
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
 	h.opening.Lock()
 	defer h.opening.Unlock()
 	n := 0

@@ -346,3 +346,18 @@ func TestHTTPKeptConnection(t *testing.T) {
 		t.Errorf("refused: %d", code)
 	}
 }
+
+// A session is opened by initialize alone: a call beside it would hold up who opens another.
+func TestHTTPOpensOneAtATime(t *testing.T) {
+	g := &apitest.Gate{}
+	address := web(t, desk(t, g, "demo"))
+	const begin = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},` +
+		`"clientInfo":{"name":"x","version":"1"}}}`
+	if code, _ := post(t, address, " [ "+begin+`,{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"exec","arguments":`+
+		`{"command":"sleep 2009"}}}]`); code != http.StatusBadRequest {
+		t.Errorf("a batch is answered with %d", code)
+	}
+	if code, _ := post(t, address, begin); code != http.StatusOK {
+		t.Errorf("initialize alone is answered with %d", code)
+	}
+}

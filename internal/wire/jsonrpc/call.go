@@ -106,9 +106,9 @@ func (c *Conn) forget(id uint64, k *call) {
 	}
 }
 
-// deliver passes a reply to the call it answers. A reply to a call that was given
+// deliver passes a reply to the call it answers; lost is why its descriptors could not be taken. A reply to a call that was given
 // up is dropped; a reply to an id that was never used is a violation.
-func (c *Conn) deliver(e *envelope, fds []*os.File) *violation {
+func (c *Conn) deliver(e *envelope, fds []*os.File, lost error) *violation {
 	n, err := strconv.ParseUint(string(e.id), 10, 64)
 	c.mu.Lock()
 	known := err == nil && n >= 1 && n <= c.nextID
@@ -123,6 +123,11 @@ func (c *Conn) deliver(e *envelope, fds []*os.File) *violation {
 	}
 	if k == nil {
 		closeAll(fds)
+		return nil
+	}
+	if lost != nil {
+		closeAll(fds)
+		k.reply <- reply{err: lost}
 		return nil
 	}
 	if e.errObj != nil {

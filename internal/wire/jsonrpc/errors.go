@@ -51,6 +51,33 @@ var kinds = []struct {
 	{-32018, "canceled", context.Canceled, errdefs.IsCanceled},
 }
 
+// CodeUndelivered says that a request was carried out and its reply could not be handed over, for want of descriptors
+// or because it is too long. Its kind is resource_exhausted.
+const CodeUndelivered = -32050
+
+// Undelivered reports whether a request was carried out, though its reply did not arrive: what it made must be ended.
+func Undelivered(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.Code == CodeUndelivered
+}
+
+func undelivered(method string, err error) error {
+	return &Error{
+		Code: CodeUndelivered, Message: fmt.Sprintf("cannot hand over the result of %s: %s", method, errtext.Text(err)),
+		kind: errdefs.ErrResourceExhausted,
+	}
+}
+
+// untaken is the error of a message whose descriptors this process could not take, because it has no more of them. The
+// kernel has closed them.
+func untaken(declared, came int) error {
+	return &Error{
+		Code: CodeUndelivered, Message: fmt.Sprintf("cannot take the %d fds of a message: %d of them came, and this process has as many "+
+			"open as it may; try again, or raise its limit (LimitNOFILE)", declared, came),
+		kind: errdefs.ErrResourceExhausted,
+	}
+}
+
 // Error is an error that was received or will be sent. errdefs.IsNotFound and the
 // like report its kind. A received one has the text of the peer.
 type Error struct {

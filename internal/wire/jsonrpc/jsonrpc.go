@@ -126,6 +126,9 @@ type Config struct {
 	MaxSend int
 	// MaxFDs is the most descriptors accepted in one message.
 	MaxFDs int
+	// Room is asked before the buffer for what is read grows beyond 64 KiB, by so many bytes, and told a negative number when
+	// it has shrunk; its error ends the connection. Nil is room.
+	Room func(more int) error
 	// MaxInFlight bounds how many messages of the peer are handled at once. Beyond
 	// it the reader stops reading, which in the end blocks the peer's writes.
 	// 0 means DefaultMaxInFlight.
@@ -142,6 +145,8 @@ type Config struct {
 	// Inline reports whether the handler of a method runs in the reader's goroutine,
 	// before the next message is read. It must not block.
 	Inline func(method string) bool
+	// BeforeClose is called once, before the socket is closed.
+	BeforeClose func()
 	// OnClose is called once, after Done is closed, with what Err returns.
 	OnClose func(error)
 }
@@ -278,6 +283,9 @@ func (c *Conn) end(err error) {
 	c.mu.Unlock()
 
 	c.cancel(err)
+	if c.cfg.BeforeClose != nil {
+		c.cfg.BeforeClose()
+	}
 	_ = c.sock.Close()
 	close(c.done)
 	for _, k := range calls {

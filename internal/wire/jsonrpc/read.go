@@ -32,6 +32,10 @@ type reader struct {
 	fds    []int
 	next   []int
 	nextAt int
+	// short: the kernel could not hand over all descriptors of fds, or of next.
+	short, nextShort bool
+
+	counted int // of buf, with Config.Room
 
 	timed bool        // the read deadline is set
 	late  *time.Timer // the same for a stepped Conn, which has no read deadline
@@ -78,6 +82,7 @@ func (r *reader) stop() {
 	closeFDs(r.fds)
 	closeFDs(r.next)
 	r.fds, r.next = nil, nil
+	_ = r.count(0) // less than before
 	if r.late != nil {
 		r.late.Stop()
 	}
@@ -132,7 +137,7 @@ func (r *reader) take() error {
 			return err
 		}
 		if r.next != nil && r.nextAt == r.from {
-			r.fds, r.next = r.next, nil
+			r.due()
 		}
 		frame := r.buf[r.from : r.from+i]
 		r.from += i + 1
@@ -145,12 +150,18 @@ func (r *reader) take() error {
 		}
 	}
 	if r.next != nil && r.nextAt == r.from {
-		r.fds, r.next = r.next, nil
+		r.due()
 	}
 	if r.to-r.from >= r.c.cfg.MaxFrame {
 		return r.refuse(nil, r.tooLong())
 	}
 	return nil
+}
+
+// due makes the descriptors of the next frame those of the one that is read.
+func (r *reader) due() {
+	r.fds, r.short = r.next, r.nextShort
+	r.next, r.nextShort = nil, false
 }
 
 // begun starts the time-out of a frame of which only a part has arrived; inTime stops it.
@@ -188,7 +199,9 @@ func (r *reader) tooLong() *violation {
 
 // fill reads once more and finds the frame to which the descriptors belong.
 func (r *reader) fill(recv func(fd uintptr) bool) error {
-	r.makeRoom()
+	if err := r.makeRoom(); err != nil {
+		return err
+	}
 	if r.from < r.to {
 		if err := r.begun(); err != nil {
 			return err
@@ -209,7 +222,10 @@ func (r *reader) fill(recv func(fd uintptr) bool) error {
 	start := r.to
 	r.to += r.n
 	fds, err := parseRights(r.oob[:r.oobn])
-	if err != nil || r.flags&unix.MSG_CTRUNC != 0 {
+	// The kernel cuts what comes where more came than there is room for, which breaks a rule, and where this process may
+	// open no more, which is no fault of the peer's. What the message declares tells which.
+	short := r.flags&unix.MSG_CTRUNC != 0
+	if err != nil || short && r.c.cfg.MaxFDs == 0 {
 		closeFDs(fds)
 		return r.refuse(nil, invalid(fmt.Sprintf("more fds came with a message than the %d that are accepted", r.c.cfg.MaxFDs)))
 	}
@@ -220,7 +236,7 @@ func (r *reader) fill(recv func(fd uintptr) bool) error {
 		}
 		return io.EOF
 	}
-	if len(fds) == 0 {
+	if len(fds) == 0 && !short {
 		return nil
 	}
 	// The last frame that starts in this read: after the last newline that is not the
@@ -233,37 +249,67 @@ func (r *reader) fill(recv func(fd uintptr) bool) error {
 		closeFDs(fds)
 		return r.refuse(nil, invalid("fds came in the middle of a frame"))
 	}
-	r.next = fds
+	if r.next, r.nextShort = fds, short; fds == nil {
+		r.next = []int{}
+	}
 	return nil
 }
 
 // makeRoom moves unread bytes to the front when the buffer is full, and grows it up
 // to one frame.
-func (r *reader) makeRoom() {
+func (r *reader) makeRoom() error {
 	if r.from == r.to {
 		r.from, r.to, r.seen = 0, 0, 0
 		if len(r.buf) > keepBuffer {
 			r.buf = make([]byte, firstBuffer)
+			_ = r.count(0) // less than before
 		}
-		return
+		return nil
 	}
 	if r.to < len(r.buf) {
-		return
+		return nil
 	}
 	b := r.buf
 	if r.from < len(b)/2 {
-		b = make([]byte, min(2*len(b), max(r.c.cfg.MaxFrame, len(b))))
+		n := min(2*len(b), max(r.c.cfg.MaxFrame, len(b)))
+		if n > keepBuffer {
+			if err := r.count(n); err != nil {
+				_ = r.c.answerError([]byte("null"), err) // it ends either way
+				return err
+			}
+		}
+		b = make([]byte, n)
 	}
 	n := copy(b, r.buf[r.from:r.to])
 	r.buf, r.seen, r.from, r.to = b, r.seen-r.from, 0, n
+	return nil
+}
+
+// count tells Config.Room how large the buffer is to be.
+func (r *reader) count(n int) error {
+	if r.c.cfg.Room == nil || n == r.counted {
+		return nil
+	}
+	if err := r.c.cfg.Room(n - r.counted); err != nil {
+		return err
+	}
+	r.counted = n
+	return nil
 }
 
 // message handles one frame. An error ends the connection.
 func (r *reader) message(frame []byte) error {
-	raw := r.fds
-	r.fds = nil
+	raw, short := r.fds, r.short
+	r.fds, r.short = nil, false
 	e, bad := parseEnvelope(frame, r.c.cfg.MaxFDs)
-	if (bad == nil || !bad.fatal) && e.fds != len(raw) {
+	var lost error
+	switch {
+	case bad != nil && bad.fatal:
+	case short && e.fds > len(raw):
+		lost = untaken(e.fds, len(raw))
+	case short:
+		bad = invalid(fmt.Sprintf("more fds came with a message than the %d that are accepted", r.c.cfg.MaxFDs))
+	case e.fds != len(raw):
 		bad = invalid(fmt.Sprintf("the message declares %d fds and came with %d", e.fds, len(raw)))
 	}
 	if bad != nil {
@@ -274,6 +320,13 @@ func (r *reader) message(frame []byte) error {
 		return r.c.answer(e.id, bad)
 	}
 	files := wrap(raw)
+	if lost != nil && e.method != nil {
+		closeAll(files)
+		if e.id == nil {
+			return nil // a notification has no answer
+		}
+		return r.c.answerError(e.id, lost)
+	}
 	if e.method == nil {
 		if string(e.id) == "null" {
 			err, bad := fromWire(e.errObj)
@@ -282,7 +335,7 @@ func (r *reader) message(frame []byte) error {
 			}
 			return fmt.Errorf("the peer ended the connection: %w", err)
 		}
-		if bad := r.c.deliver(&e, files); bad != nil {
+		if bad := r.c.deliver(&e, files, lost); bad != nil {
 			return r.refuse(nil, bad)
 		}
 		return nil

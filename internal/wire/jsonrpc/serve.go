@@ -48,7 +48,9 @@ func (c *Conn) respond(in *incoming, result any, fds []*os.File, err error) {
 			e := new(encoder)
 			err = e.reply(in.id, "result", result, len(fds))
 			if err == nil {
-				err = c.w.send(context.Background(), e, fds)
+				if err = c.w.send(context.Background(), e, fds); err != nil && errdefs.IsResourceExhausted(err) {
+					err = undelivered(in.Method, err)
+				}
 			} else {
 				err = fmt.Errorf("cannot write the result of %s: %w: %w", in.Method, err, errdefs.ErrInternal)
 			}

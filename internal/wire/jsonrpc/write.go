@@ -86,12 +86,14 @@ type writer struct {
 	lock chan struct{} // held for one frame
 
 	// Only the holder of lock uses the rest.
-	buf  []byte
-	oob  []byte
-	n    int
-	err  error
-	try  func(fd uintptr) bool // made once, not for each frame
-	wait func(fd uintptr) bool
+	buf []byte
+	oob []byte
+	n   int
+	err error
+	// unsent is why nothing of the frame could be sent, where that is no fault of the connection's.
+	unsent error
+	try    func(fd uintptr) bool // made once, not for each frame
+	wait   func(fd uintptr) bool
 }
 
 func (w *writer) init(c *Conn) {
@@ -116,6 +118,9 @@ func (w *writer) push(fd int) bool {
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EAGAIN):
 			return false
+		case w.n == 0 && scarce(err): // nothing of the frame went: the connection is as it was
+			w.unsent = err
+			return true
 		default:
 			w.err = err
 			return true
@@ -139,7 +144,7 @@ func (w *writer) send(ctx context.Context, e *encoder, files []*os.File) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	w.buf, w.n, w.oob, w.err = e.Bytes(), 0, nil, nil
+	w.buf, w.n, w.oob, w.err, w.unsent = e.Bytes(), 0, nil, nil, nil
 	var err error
 	if len(files) == 0 {
 		err = w.c.sock.Write(w.try)
@@ -154,10 +159,14 @@ func (w *writer) send(ctx context.Context, e *encoder, files []*os.File) error {
 	if err == nil {
 		err = w.err
 	}
-	if err == nil && w.n < len(w.buf) {
+	unsent := w.unsent
+	if err == nil && unsent == nil && w.n < len(w.buf) {
 		return w.finish(ctx, files)
 	}
 	w.unlock()
+	if err == nil && unsent != nil {
+		return notSent(unsent, len(files))
+	}
 	return w.ended(err)
 }
 
@@ -179,7 +188,7 @@ func (w *writer) finish(ctx context.Context, files []*os.File) error {
 		if err != nil { // nothing was written yet: the connection is as it was
 			closeFDs(own)
 			w.unlock()
-			return fmt.Errorf("cannot duplicate the fds of a message: %w", err)
+			return notSent(err, len(files))
 		}
 		w.oob = unix.UnixRights(own...)
 	}
@@ -196,7 +205,12 @@ func (w *writer) finish(ctx context.Context, files []*os.File) error {
 			err = w.c.sock.SetWriteDeadline(time.Time{})
 		}
 		closeFDs(own)
+		unsent := w.unsent
 		w.unlock()
+		if err == nil && unsent != nil {
+			result <- notSent(unsent, len(files))
+			return
+		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			err = fmt.Errorf("the peer did not read for %v: %w", w.c.cfg.WriteTimeout, err)
 		}
@@ -208,6 +222,25 @@ func (w *writer) finish(ctx context.Context, files []*os.File) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// scarce reports whether a message could not be sent for want of descriptors or memory, of this process or of its user.
+func scarce(err error) bool {
+	for _, e := range []unix.Errno{unix.ETOOMANYREFS, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// notSent is the error of a message of which nothing was sent. The connection goes on.
+func notSent(err error, fds int) error {
+	why := "this process has no more of them, or no memory"
+	if errors.Is(err, unix.ETOOMANYREFS) {
+		why = "as many of this user's as may be are in sockets whose readers have not taken them; try again"
+	}
+	return fmt.Errorf("cannot send a message with %d fds: %w: %s: %w", fds, err, why, errdefs.ErrResourceExhausted)
 }
 
 func (w *writer) unlock() {

@@ -175,6 +175,10 @@ func (l *link) dial(ctx context.Context, k known, role execapi.Role) (conn *json
 		if errors.Is(err, unix.EAGAIN) { // its queue of connections is full: it lives
 			return nil, false, l.unanswered(execapi.MethodHello)
 		}
+		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
+			return nil, false, fmt.Errorf("cannot reach the executor of workspace %s: carreld has as many files open as it may; try again: %w: %w",
+				l.name, err, errdefs.ErrResourceExhausted)
+		}
 		return nil, false, fmt.Errorf("cannot reach the executor of workspace %s (%w): %w", l.name, err, runtime.ErrNotRunning)
 	}
 	// Only the broker can bind a socket there. The peer's uid is a second check, which does not
@@ -384,8 +388,11 @@ func (l *link) attach(ctx context.Context, p execapi.ExecParams, tty bool, fds [
 		l.mu.Lock()
 		delete(l.procs, p.ID)
 		l.mu.Unlock()
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			l.gaveUp(p.ID, err)
+		case jsonrpc.Undelivered(err): // it was started, and nobody has its streams
+			l.abandon(p.ID)
 		}
 		return nil, l.explain(ctx, err)
 	}
