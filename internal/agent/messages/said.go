@@ -80,7 +80,6 @@ var said = [][2]string{
 
 	// Why a person is asked about a plan.
 	{"step %d: %s", "第 %s 步：%s"},
-	{"%d steps more have reasons of their own", "另有 %s 步各有原因"},
 	{"the agent says that it is for: %s", "助手说明的目的：%s"},
 
 	// How a plan and its steps ended.

@@ -33,6 +33,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/permit"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/state/record"
 )
 
 // Bounds.
@@ -289,7 +290,11 @@ func (t *Turns) consider(ctx context.Context, turn *Turn, p *proposal, op operat
 	if p.patch != nil {
 		most = maxDiff
 	}
-	if n := len(strings.Join(op.Lines(), "\n")) + len(op.Goal); n > most {
+	shown, hidden := record.ShownPlan(t.cfg.Redact, op)
+	if hidden != "" && (op.Asks || turn.PlanOnly) {
+		return Reply{Outcome: Invalid, Why: "a person could not see all of the plan: " + record.Veiled(hidden)}, nil
+	}
+	if n := len(strings.Join(op.Lines(), "\n")) + len(op.Goal) + reasons(op.Steps); n > most {
 		return Reply{Outcome: Invalid, Why: fmt.Sprintf("the plan takes %d bytes where it is shown, and at most %d are; propose fewer steps, "+
 			"or put what they do into a file", n, most)}, nil
 	}
@@ -297,7 +302,7 @@ func (t *Turns) consider(ctx context.Context, turn *Turn, p *proposal, op operat
 	if err != nil {
 		return Reply{}, err
 	}
-	if err := turn.Note("plan", planNote(op, digest, op.Asks && first, p)); err != nil {
+	if err := turn.Note("plan", t.planNote(shown, digest, op.Asks && first, p)); err != nil {
 		return Reply{}, err
 	}
 	crashpoint.Here("daemon.plan.told")
@@ -389,25 +394,51 @@ type ended struct {
 	NotBegun int `json:"steps_not_begun,omitempty"`
 }
 
-// planNote is a plan as those who follow the turn see it. first: a person is asked about it only because a model wrote it.
-func planNote(op operation.Plan, digest string, first bool, p *proposal) map[string]any {
+// reasons are how many bytes say why a person is asked about steps.
+func reasons(steps []operation.PlanStep) (n int) {
+	for i := range steps {
+		if i == 0 || steps[i].Command != steps[i-1].Command {
+			n += len(strings.Join(steps[i].Why, "; "))
+		}
+	}
+	return n
+}
+
+// Shown is the body of a note of which each part was cleaned by itself, and nothing is to be masked once more: a mask could hide words
+// that stand behind others only here.
+type Shown map[string]any
+
+// planNote is a plan as those who follow the turn see it: op is what is shown of it. first: a person is asked about it only because a
+// model wrote it.
+func (t *Turns) planNote(op operation.Plan, digest string, first bool, p *proposal) Shown {
+	clean := t.cfg.Redact
+	prose := func(s string) string {
+		s, _ = clean.Plain(oneLine(s))
+		return s
+	}
 	purposes := make([]string, 0, len(op.Steps))
 	for _, list := range [][]plan.Step{p.PreflightChecks, p.Commands, p.Verification} {
 		for _, s := range list {
-			purposes = append(purposes, oneLine(s.Purpose))
+			purposes = append(purposes, prose(s.Purpose))
 		}
 	}
 	diff := ""
 	if p.patch != nil {
 		diff = op.Steps[0].Diff
 	}
+	if !op.Asks { // nobody judges it
+		for i := range op.Steps { // a copy
+			op.Steps[i].Command = clean.Text(op.Steps[i].Command)
+		}
+	}
 	rollback := []string{}
 	for _, s := range p.Rollback {
-		rollback = append(rollback, s.Target.String()+": "+s.Command)
+		text, _ := record.ShownCommand(clean, s.Command)
+		rollback = append(rollback, s.Target.String()+": "+text)
 	}
-	return map[string]any{
+	return Shown{
 		"number": op.Number, "digest": digest, "goal": op.Goal, "steps": op.Steps, "asks": op.Asks, "purposes": purposes,
-		"risk_summary": oneLine(p.RiskSummary), "rollback": rollback, "diff": diff,
+		"risk_summary": prose(p.RiskSummary), "rollback": rollback, "diff": diff,
 		"only_first_run": first, "session": op.Keep != nil, "undoes": op.Undoes, "files": op.Files,
 	}
 }

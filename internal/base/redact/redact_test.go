@@ -71,6 +71,60 @@ func TestText(t *testing.T) {
 	}
 }
 
+// Nothing but a key is hidden behind the first line of one.
+func TestKeysEnd(t *testing.T) {
+	r := redact.New([]byte("k"))
+	begin, end := "-----BEGIN A PRIVATE"+" KEY-----", "-----END A PRIVATE"+" KEY-----"
+	line := strings.Repeat("abcdEFGH", 8)
+	for text, want := range map[string]string{
+		": " + begin + "; scp x y:":                                     ": " + begin + "; scp x y:",
+		": " + begin + "\nreboot\n: " + end:                             ": " + begin + "\nreboot\n: " + end,
+		"grep -l '" + begin + "' -r .":                                  "grep -l '" + begin + "' -r .",
+		"cat " + begin + "\n" + line + "\n; reboot":                     "cat #\n; reboot",
+		begin + "\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES,0A\n\n" + line: "#",
+		`"` + begin + `\n` + line + `\nAA==\n` + end + `\n"`:            `"#\n"`,
+		"+" + begin + "\n+" + line + "\n+AA==\n+" + end + "\n+x":        "+#\n+x",
+	} {
+		got := r.Text(text)
+		before, after, ok := strings.Cut(want, "#")
+		if ok && (!strings.HasPrefix(got, before+"[redacted:private-key:") || !strings.HasSuffix(got, "]"+after)) || !ok && got != want {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+}
+
+// A person who judges what a model wrote sees all but plain words.
+func TestPlain(t *testing.T) {
+	r := redact.New([]byte("k"))
+	r.Know("test", "correct; horse")
+	for text, want := range map[string]string{
+		"password=hunter2 id":                        "",
+		"tool --token abcd1234efgh":                  "",
+		"x=" + github:                                "",
+		`password="x$(reboot)"`:                      "x$(reboot)",
+		`password='a;reboot'`:                        "a;reboot",
+		"tool --password 'two words'":                "two words",
+		"curl http://a:b;c@host":                     "b;c",
+		"echo correct; horse":                        "correct; horse",
+		`curl -H "Authorization: Bearer abcd$(id)b"`: "abcd$",
+		`curl -H "Authorization: Bearer $TOKEN"`:     "",
+		"cat <<E\n" + pem + "\nE":                    pem,
+	} {
+		shown, hidden := r.Plain(text)
+		if hidden != want || want != "" && !strings.Contains(shown, want) || shown != text && !strings.Contains(shown, "[redacted:") {
+			t.Errorf("%q is shown as %q, with %q hidden", text, shown, hidden)
+		}
+	}
+	words, hidden := r.PlainArgv([]string{"mysql", "-phunter2", "-pa b"})
+	if hidden != "a b" || words[2] != "-pa b" || words[1] == "-phunter2" {
+		t.Errorf("%q, %q", words, hidden)
+	}
+	diff := "@@ -1,3 +1,3 @@\n a=1\n-password=\"a b\"\n+password=\"c d\"\n"
+	if shown, hidden := r.PlainDiff(diff); hidden != "c d" || strings.Contains(shown, "a b") {
+		t.Errorf("%q, %q", shown, hidden)
+	}
+}
+
 // What is nearly how a token of the API is named is a value, and a secret that is known is one wherever it stands.
 func TestNearlyPrincipals(t *testing.T) {
 	r := redact.New([]byte("k"))

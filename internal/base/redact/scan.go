@@ -137,15 +137,9 @@ func shaped(s string, i int) (end int, kind string) {
 		}
 		return to, p.kind
 	}
-	const begin = "-----BEGIN "
-	if s[i] == '-' && strings.HasPrefix(s[i:], begin) {
-		line, _, _ := strings.Cut(s[i+len(begin):], "-----")
-		if len(line) < 64 && strings.HasSuffix(line, "PRIVATE KEY") {
-			mark := "-----END " + line + "-----"
-			if at := strings.Index(s[i:], mark); at >= 0 {
-				return i + at + len(mark), "private-key"
-			}
-			return len(s), "private-key" // cut off: the rest of s is a part of it
+	if s[i] == '-' {
+		if end := privateKey(s, i); end > 0 {
+			return end, "private-key"
 		}
 	}
 	return 0, ""
@@ -183,7 +177,7 @@ func assigned(s string, i int) (from, to int, kind string) {
 				from += len(scheme)
 			}
 		}
-		if to = wordEnd(s, from, 0); to-from >= 4 && maskAt(s[from:]) == 0 {
+		if to = wordEnd(s, from, 0); to-from >= 4 && maskAt(s[from:]) == 0 && s[from] != '$' {
 			return from, to, "authorization"
 		}
 		return 0, 0, ""

@@ -1,14 +1,19 @@
 package redact
 
+import "strings"
+
 // charset is a set of bytes of which a secret consists.
 type charset uint8
 
 const (
-	alnum  charset = iota // letters and digits
-	word                  // and "_"
-	dashed                // and "_" and "-"
-	upper                 // capitals and digits
-	dotted                // dashed, and ".": several parts
+	alnum     charset = iota // letters and digits
+	word                     // and "_"
+	dashed                   // and "_" and "-"
+	upper                    // capitals and digits
+	dotted                   // dashed, and ".": several parts
+	base64s                  // letters, digits and "+/="
+	headers                  // dotted, and ",:/=+@<>()": of a header of a key
+	plainWord                // letters, digits and "_./+=-": no shell takes one of them for more than itself
 )
 
 func (c charset) has(b byte) bool {
@@ -18,13 +23,13 @@ func (c charset) has(b byte) bool {
 	case b >= 'a' && b <= 'z':
 		return c != upper
 	case b == '_':
-		return c == word || c == dashed || c == dotted
-	case b == '-':
-		return c == dashed || c == dotted
-	case b == '.':
-		return c == dotted
+		return c == word || c == dashed || c == dotted || c >= headers
+	case b == '-', b == '.':
+		return b == '-' && c == dashed || c == dotted || c >= headers
+	case b == '+', b == '/', b == '=':
+		return c >= base64s
 	}
-	return false
+	return c == headers && strings.IndexByte(",:@<>()", b) >= 0
 }
 
 // shape is the prefix of a kind of secret, the charset of the rest, and its least length.

@@ -115,6 +115,9 @@ func (q *Questions) Ask(ctx context.Context, x *gate.Question) (gate.Pass, error
 	if err != nil {
 		return gate.Pass{}, err
 	}
+	if hidden := hiddenOf(x); hidden != "" {
+		return gate.Pass{}, refused(x, "a person has to approve it, and would not see all of it: %s", record.Veiled(hidden))
+	}
 	if c, ok := x.Request.Op.(operation.Commanding); ok {
 		if n := size(c.Command().Argv) + size(c.Command().Env); n > maxAsked {
 			return gate.Pass{}, refused(x, "a person has to approve it, and %d bytes are more than one reads; put what it does into a file of "+
@@ -385,6 +388,9 @@ func (h Here) Ask(ctx context.Context, x *gate.Question) (gate.Pass, error) {
 	subject, err := subjectOf(x)
 	if err != nil {
 		return gate.Pass{}, err
+	}
+	if hidden := hiddenOf(x); hidden != "" {
+		return gate.Pass{}, refused(x, "a person has to approve it, and would not see all of it: %s", record.Veiled(hidden))
 	}
 	subject.Thread = ""
 	a, err := approval.New(askOf(x, subject), time.Now(), h.Wait)

@@ -46,8 +46,8 @@ type Keep struct {
 
 // KeptStep is one command that a person is asked about.
 type KeptStep struct {
-	// Text is its target and command, as a person reads them.
-	Text string
+	// Target and Command are those of the step.
+	Target, Command string
 	// Key is the digest of all that has to be the same for the command to pass again: its words and what is around them, its target, what
 	// the policy says of it and the policy itself.
 	Key string
