@@ -202,6 +202,7 @@ func (t *Turns) Propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 		}
 	}
 	turn.count(&reply)
+	t.clean(&reply)
 	switch {
 	case !turn.DenialEnds:
 	case reply.Outcome == Denied:
@@ -213,6 +214,16 @@ func (t *Turns) Propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 		err = turn.Note("refusal", map[string]string{"outcome": reply.Outcome, "why": reply.Why})
 	}
 	return reply, err
+}
+
+// clean takes secrets out of what an agent is told of its proposal: reasons may have what hosts and errors say.
+func (t *Turns) clean(reply *Reply) {
+	for r := reply; r != nil; r = r.Rollback {
+		r.Why = t.cfg.Redact.Text(r.Why)
+		for i := range r.NotBegun {
+			r.NotBegun[i].Why = t.cfg.Redact.Text(r.NotBegun[i].Why)
+		}
+	}
 }
 
 // count ends what is taken from an agent whose proposals are refused one after the other, and tells it before. Single calls of tools are
@@ -264,6 +275,9 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 	turn.plans++
 	turn.rounds = 0
 	steps, err := t.resolve(ctx, turn, p)
+	if no, ok := errors.AsType[*unread](err); ok {
+		return t.refuse(ctx, turn, operation.Plan{ID: turn.Task, Number: turn.plans, Goal: oneLine(p.Goal)}, no)
+	}
 	if err != nil {
 		return Reply{Outcome: Invalid, Why: errtext.Text(err)}, nil
 	}
