@@ -148,8 +148,8 @@ func (t *Turns) mayRead(turn *Turn, s *step, paths []string) error {
 			return err
 		}
 		if j.Level != rules.Safe || rules.Changes(j.Capabilities) {
-			return &unread{fmt.Errorf("cannot change %.200q on %s by a patch, which reads it: the policy does not let tools read it without a question: %s; "+
-				"propose a command, about which a person is asked: %w", p, s.shown.Target, strings.Join(j.Reasons, "; "), errdefs.ErrPermissionDenied)}
+			return &unread{fmt.Errorf("cannot change %.200q on %s by a patch, which reads it: the policy does not let tools read it without a "+
+				"question: %s; propose a command, about which a person is asked: %w", p, s.shown.Target, strings.Join(j.Reasons, "; "), errdefs.ErrPermissionDenied)}
 		}
 	}
 	return nil
