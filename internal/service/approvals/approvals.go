@@ -413,7 +413,7 @@ func (h Here) Ask(ctx context.Context, x *gate.Question) (gate.Pass, error) {
 	if a, err = a.Reply(by, true, kind, reason, time.Now()); err != nil {
 		return gate.Pass{}, gate.Refuse(err)
 	}
-	if _, err := h.Records.Append(ctx, answerRecord(a, questionOf(x), by)); err != nil {
+	if _, err := h.Records.Append(ctx, answerRecord(a, questionOf(x), by, "")); err != nil {
 		return gate.Pass{}, fmt.Errorf("cannot record the answer, so it was not done: %w", err)
 	}
 	if a, err = a.Spend(subject, time.Now()); err != nil {

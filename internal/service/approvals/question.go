@@ -199,6 +199,8 @@ type answered struct {
 	Source rules.Origin `json:"source,omitempty"`
 	// Permission is what is remembered of it, as "Bash(cat /etc/os-release)".
 	Permission string `json:"permission,omitempty"`
+	// Process is the process that gave it, with those that it comes from; "" if it is none of this machine.
+	Process string `json:"process,omitempty"`
 }
 
 // expired is the kind of an answer that nobody gave.
@@ -210,14 +212,14 @@ func answerOf(r audit.Record) (a answered) {
 	return a
 }
 
-func answerRecord(a approval.Approval, asked approval.Question, by principal.Principal) audit.Record {
-	data := answered{Kind: expired}
+func answerRecord(a approval.Approval, asked approval.Question, by principal.Principal, process string) audit.Record {
+	data := answered{Kind: expired, Process: process}
 	rec := audit.Record{
 		Type: audit.Approval, Trace: asked.Trace, Principal: by.String(), Owner: record.OnBehalf(by), Workspace: a.Subject.Workspace,
 		ActionDigest: a.Subject.Digest, Approval: string(a.ID), Status: audit.StatusDenied,
 	}
 	if a.Answer != nil {
-		data = answered{Kind: a.Answer.Kind, Reason: a.Answer.Reason, Self: a.Answer.Self}
+		data = answered{Kind: a.Answer.Kind, Reason: a.Answer.Reason, Self: a.Answer.Self, Process: process}
 		if data.Self {
 			data.Source = asked.Source
 		}
