@@ -66,7 +66,13 @@ func (r *Redactor) Text(s string) string {
 	return r.replace(s, r.scan(s))
 }
 
-func (r *Redactor) scan(s string) []span { return scan(s, r.known.index.Load(), r.own) }
+func (r *Redactor) scan(s string) []span {
+	known := r.known.index.Load()
+	if strings.Contains(s, escape) {
+		return scanColoured(s, known, r.own)
+	}
+	return scan(s, known, r.own)
+}
 
 func (r *Redactor) replace(s string, found []span) string {
 	if len(found) == 0 {

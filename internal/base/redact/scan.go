@@ -41,9 +41,13 @@ func scan(s string, known, own *index) (found []span) {
 		if end == 0 {
 			switch c {
 			case '=', ':':
-				from, end, kind = assigned(s, i)
+				if from, end, kind = assigned(s, i); end <= from && c == ':' {
+					from, end, kind = passwordLine(s, i)
+				}
 			case ' ':
-				from, end = afterFlag(s, i)
+				if from, end = afterFlag(s, i); end <= from {
+					from, end = afterWords(s, i)
+				}
 				kind = "argument"
 			}
 		}
@@ -132,7 +136,7 @@ func shaped(s string, i int) (end int, kind string) {
 		if tooShort || p.exact && n != p.least || p.mixed && !mixed(s[from:to]) {
 			continue
 		}
-		if p.kind == "jwt" && strings.Count(s[from:to], ".") != 2 {
+		if p.kind == "jwt" && strings.Count(s[from:to], ".") != 2 || p.kind == "key-base64" && !wrapsKey(s[i:to]) {
 			continue
 		}
 		return to, p.kind
@@ -156,8 +160,13 @@ func assigned(s string, i int) (from, to int, kind string) {
 		return userinfo(s, i+3)
 	}
 	end := i
-	for end > 0 && (s[end-1] == '"' || s[end-1] == '\'' || s[end-1] == '\\' || s[i] == ':' && s[end-1] == ' ') {
+	for end > 0 && (s[end-1] == '"' || s[end-1] == '\'' || s[end-1] == '\\' || s[end-1] == ' ' || s[end-1] == '\t' && s[i] == '=') {
 		end--
+	}
+	// As in a file of settings. In a shell, "NAME= command" runs the command.
+	apart := s[i] == '=' && i > 0 && (s[i-1] == ' ' || s[i-1] == '\t')
+	if apart && (i+1 == len(s) || s[i+1] != ' ' && s[i+1] != '\t') {
+		return 0, 0, ""
 	}
 	begin := end
 	for begin > 0 && dashed.has(s[begin-1]) {
@@ -168,7 +177,7 @@ func assigned(s string, i int) (from, to int, kind string) {
 		return 0, 0, ""
 	}
 	from = i + 1
-	for from < len(s) && (s[from] == ' ' && s[i] == ':' || s[from] == '\\') {
+	for from < len(s) && ((s[from] == ' ' || s[from] == '\t') && (s[i] == ':' || apart) || s[from] == '\\') {
 		from++
 	}
 	if strings.EqualFold(name, "authorization") && s[i] == ':' {
@@ -191,7 +200,7 @@ func assigned(s string, i int) (from, to int, kind string) {
 	if quote != 0 && from > 1 && s[from-2] == '\\' && to > from && s[to-1] == '\\' { // JSON in a string
 		to--
 	}
-	if to == from || !secretName(name, s[from:to]) {
+	if to == from || !secretName(name, s[from:to]) && !(name == "auth" && quote != 0 && isLogin(s[from:to])) {
 		return 0, 0, ""
 	}
 	return from, to, "value"
