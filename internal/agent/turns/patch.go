@@ -31,6 +31,20 @@ type proposal struct {
 	patch *plan.FilePatchPlan
 }
 
+// says is what the agent says of a proposal beside its goal, as a person reads it.
+func (p *proposal) says() (all []string) {
+	if text := oneLine(p.RiskSummary); text != "" {
+		all = append(all, "the agent says of its risk: "+text)
+	}
+	if p.RequiresRoot {
+		all = append(all, "the agent says that it needs root")
+	}
+	for _, effect := range p.SideEffects {
+		all = append(all, "the agent says that it also does this: "+oneLine(effect))
+	}
+	return all
+}
+
 // planned is the proposal of an answer.
 func planned(a plan.Answer) (*proposal, error) {
 	switch {
@@ -64,6 +78,12 @@ func (t *Turns) resolvePatch(ctx context.Context, turn *Turn, p *plan.FilePatchP
 		}
 	}
 	change := runtime.HostPatch{Text: p.Text(), Modes: map[string]uint32{}}
+	if p.Intent == plan.Create {
+		if _, reads, err := (patch.Wanted{Text: p.Text()}).Read(); err == nil && len(reads) > 0 {
+			return s, &unread{fmt.Errorf("cannot change %.200q: the files are to be new (request_intent create), and this one is changed, moved or "+
+				"removed; propose that as an update: %w", reads[0], errdefs.ErrInvalidArgument)}
+		}
+	}
 	if p.Target.Kind == operation.Remote {
 		if hosts := turn.Hosts(); hosts == nil || !hosts.RemotePatches() || len(names) != 1 {
 			return s, fmt.Errorf("cannot change files on %s: the client that serves it does not, or these are several hosts; propose commands: %w",
@@ -149,7 +169,8 @@ func (t *Turns) mayRead(turn *Turn, s *step, paths []string) error {
 		}
 		if j.Level != rules.Safe || rules.Changes(j.Capabilities) {
 			return &unread{fmt.Errorf("cannot change %.200q on %s by a patch, which reads it: the policy does not let tools read it without a "+
-				"question: %s; propose a command, about which a person is asked: %w", p, s.shown.Target, strings.Join(j.Reasons, "; "), errdefs.ErrPermissionDenied)}
+				"question: %s; propose a command, about which a person is asked: %w", p, s.shown.Target, strings.Join(j.Reasons, "; "),
+				errdefs.ErrPermissionDenied)}
 		}
 	}
 	return nil

@@ -174,6 +174,9 @@ func (t *Turns) place(ctx context.Context, turn *Turn, x *step, kind operation.T
 		shown = string(x.on.Key) // their own, by the name that they gave it; the digest has the other one too
 	}
 	x.shown.Target = strings.TrimSpace(string(x.on.Kind) + " " + shown)
+	if hosts := turn.Hosts(); x.on.Kind != operation.Workspace && hosts != nil {
+		x.shown.As = oneLine(hosts.As(name))
+	}
 	return nil
 }
 
@@ -231,6 +234,11 @@ func unknown(name string, known []string) error {
 func (t *Turns) judge(ctx context.Context, turn *Turn, steps []step) (at int, err error) {
 	for i := range steps {
 		s := &steps[i]
+		// What an earlier policy said of it counts no more.
+		s.asks, s.key, s.shown.FirstRun, s.shown.Why = false, "", false, nil
+		if s.hosts == 1 {
+			s.shown.Together, s.shown.Order = 0, ""
+		}
 		if s.patch != nil {
 			j, err := s.look.Judge(s.patch.op)
 			if err != nil {

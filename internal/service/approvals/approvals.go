@@ -297,6 +297,12 @@ func (q *Questions) await(ctx context.Context, x *gate.Question, a approval.Appr
 	select {
 	case <-w.done:
 		return nil
+	case <-q.cfg.Judge.Changed(x.Judgement.Policy):
+		// It is put anew with what the policy says now. An answer that came a moment before is looked at with the policy of then.
+		if q.expire(context.WithoutCancel(ctx), a.ID); w.answered {
+			return nil
+		}
+		return gate.ErrJudgeAgain
 	case <-t.C:
 		if q.clock.now().Before(w.until) { // it waited for less long than the question does
 			return refused(x, "nobody has answered in the time that it was to wait; %s", left)

@@ -83,6 +83,7 @@ func questionOf(x *gate.Question) approval.Question {
 		p, _ = record.ShownPlan(clean, p)
 		q.Argv = p.Lines()
 		reasons = append(slices.Concat(reasons, stepReasons(p)), "the agent says that it is for: "+p.Goal)
+		reasons = append(reasons, p.Says...)
 		if p.From > 0 {
 			reasons = append(reasons, fmt.Sprintf("you approve plan %d one step at a time: it has %d steps", p.Number, p.Whole))
 		}

@@ -69,6 +69,7 @@ func ShownPlan(r *redact.Redactor, p operation.Plan) (shown operation.Plan, hidd
 	}
 	shown = p
 	shown.Goal, _ = r.Plain(p.Goal)
+	shown.Says = ShownTexts(r, p.Says)
 	shown.Steps = make([]operation.PlanStep, len(p.Steps))
 	for i, s := range p.Steps {
 		s.Command = note(ShownCommand(r, s.Command))
@@ -81,6 +82,9 @@ func ShownPlan(r *redact.Redactor, p operation.Plan) (shown operation.Plan, hidd
 
 // ShownTexts are texts about what a model wrote, in which nothing is hidden but secrets that are one plain word.
 func ShownTexts(r *redact.Redactor, list []string) []string {
+	if len(list) == 0 {
+		return nil
+	}
 	out := make([]string, len(list))
 	for i, s := range list {
 		out[i], _ = r.Plain(s)
