@@ -92,14 +92,15 @@ func (a *app) servedHosts(c context.Context, x *askFlags, h steps.Holding) (
 	return cfg, orders, func() { _ = r.Close() }, nil // nothing of it is needed any more
 }
 
-// placeOf stands for where the agent's steps on hosts are carried out: what is allowed for a session is not for another directory, and
-// not under another profile or for hosts of another inventory. "" is a directory that is gone.
+// placeOf stands for where the agent's steps on hosts are carried out: what is allowed for a session is not for another directory, not
+// where programs are looked up elsewhere (PATH), and not under another profile or for hosts of another inventory. "" is a directory that
+// is gone.
 func placeOf(asRoot bool, h steps.Holding, inventory string) (string, error) {
 	here, err := os.Getwd()
 	if err != nil {
 		return "", nil
 	}
-	b, err := json.Marshal([]any{here, os.Geteuid(), asRoot, h.Profile, h.Writes, inventory})
+	b, err := json.Marshal([]any{here, os.Geteuid(), asRoot, h.Profile, h.Writes, inventory, os.Getenv("PATH")})
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:]), err
 }

@@ -169,6 +169,11 @@ func (t *Turns) place(ctx context.Context, turn *Turn, x *step, kind operation.T
 		return err
 	}
 	x.on = x.look.On()
+	if x.on.Kind == operation.Workspace && x.on.Name == turn.On.Name {
+		// What is changed there could speak in the agent's name from then on.
+		return fmt.Errorf("cannot work in workspace %s: the agent's own program is in it; name another workspace: %w", name,
+			errdefs.ErrPermissionDenied)
+	}
 	shown := string(x.on.Name)
 	if x.on.Key != "" && x.on.Owner == turn.By.Owner() {
 		shown = string(x.on.Key) // their own, by the name that they gave it; the digest has the other one too
