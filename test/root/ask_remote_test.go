@@ -343,8 +343,11 @@ func TestAskForAPatchOfARemoteHost(t *testing.T) {
 	// What is no file of its own is refused before anybody is asked.
 	reset()
 	for _, c := range [][2]string{
-		{"l.conf", "symbolic link"}, {"h.conf", "hard links"}, {"/proc/uptime", "no file in /proc"},
-		{"/proc/self/environ", "does not let tools read it"}, {"/var/tmp/x", "files are changed below"},
+		{"l.conf", "symbolic link"},
+		{"h.conf", "hard links"},
+		{"/proc/uptime", "no file in /proc"},
+		{"/proc/self/environ", "does not let tools read it"},
+		{"/var/tmp/x", "files are changed below"},
 	} {
 		_ = os.Symlink("a.conf", filepath.Join(o.home, "l.conf"))
 		_ = os.Link(b+"-2", filepath.Join(o.home, "h.conf"))

@@ -81,6 +81,7 @@ func questionOf(x *gate.Question) approval.Question {
 	}
 	if p, ok := r.Op.(operation.Plan); ok {
 		p, _ = record.ShownPlan(clean, p)
+		q.User = "" // each step says as whom it runs; the agent's workspace is only where it was proposed
 		q.Argv = p.Lines()
 		reasons = append(slices.Concat(reasons, stepReasons(p)), "the agent says that it is for: "+p.Goal)
 		reasons = append(reasons, p.Says...)
