@@ -10,12 +10,15 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/agent/hosts/fleet"
 	"github.com/carrel-dev/carrel/internal/agent/hosts/steps"
 	"github.com/carrel-dev/carrel/internal/base/fanout"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
@@ -35,6 +38,7 @@ func (a *app) servedHosts(c context.Context, x *askFlags, h steps.Holding) (
 	defer func() {
 		if err == nil {
 			cfg.Place, err = placeOf(x.asRoot, h, inventory)
+			cfg.As = asHere()
 		}
 	}()
 	orders.All = x.set.Order()
@@ -83,22 +87,45 @@ func (a *app) servedHosts(c context.Context, x *askFlags, h steps.Holding) (
 		return cfg, orders, closeAll, fmt.Errorf("%s: %w", file, err)
 	}
 	inventory = r.Digest()
-	cfg.Remote, cfg.Remotes, cfg.RemotePatch = r.Run, r.Names(), r.Patch
+	cfg.Remote, cfg.Remotes, cfg.RemotesAs, cfg.RemotePatch = r.Run, r.Names(), r.As(), r.Patch
 	cfg.Background = steps.Background(openJobs, r, file, h)
 	return cfg, orders, func() { _ = r.Close() }, nil // nothing of it is needed any more
 }
 
-// placeOf stands for where the agent's steps on hosts are carried out: what is allowed for a session is not for another directory, and
-// not under another profile or for hosts of another inventory. "" is a directory that is gone.
+// placeOf stands for where the agent's steps on hosts are carried out: what is allowed for a session is not for another directory, not
+// where programs are looked up elsewhere (PATH), and not under another profile or for hosts of another inventory. "" is a directory that
+// is gone.
 func placeOf(asRoot bool, h steps.Holding, inventory string) (string, error) {
 	here, err := os.Getwd()
 	if err != nil {
 		return "", nil
 	}
-	b, err := json.Marshal([]any{here, os.Geteuid(), asRoot, h.Profile, h.Writes, inventory})
+	b, err := json.Marshal([]any{here, os.Geteuid(), asRoot, h.Profile, h.Writes, inventory, os.Getenv("PATH")})
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:]), err
 }
+
+// asHere says as whom, on which machine and in which directory this process runs commands.
+func asHere() string {
+	name := "uid " + strconv.Itoa(os.Geteuid())
+	if u, err := user.LookupId(strconv.Itoa(os.Geteuid())); err == nil {
+		name = u.Username
+	}
+	if os.Geteuid() == 0 {
+		name = "root"
+	}
+	text := fleet.Named(name)
+	if host, err := os.Hostname(); err == nil {
+		text += " on " + host
+	}
+	if here, err := os.Getwd(); err == nil {
+		text += ", in " + here
+	}
+	return cut(printable(text), maxAs)
+}
+
+// maxAs bounds what is said of where steps run, in bytes.
+const maxAs = 512
 
 // offersHost reports whether this machine is offered to the agent.
 func (x *askFlags) offersHost() bool {

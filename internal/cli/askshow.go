@@ -31,12 +31,15 @@ type planShown struct {
 		LimitMS  int64  `json:"limit_ms"`
 		Risk     int    `json:"risk"`
 		FirstRun bool   `json:"first_run"`
+		As       string `json:"as"`
 		Together int    `json:"together"`
 		Order    string `json:"order"`
 	} `json:"steps"`
 	Rollback []string `json:"rollback"`
 	Purposes []string `json:"purposes"`
-	Diff     string   `json:"diff"`
+	// Says is what the agent says of it beside its goal.
+	Says []string `json:"says"`
+	Diff string   `json:"diff"`
 	// OnlyFirstRun: a person is asked about the plan only because a model wrote it.
 	OnlyFirstRun bool `json:"only_first_run"`
 	// Session: its commands can be allowed for the session.
@@ -264,6 +267,9 @@ func planText(lang messages.Language, p *planShown) string {
 		if s.Profile != "" {
 			word += ", profile " + printable(s.Profile)
 		}
+		if s.As != "" {
+			word += ", as " + printable(s.As)
+		}
 		if s.Job {
 			word += lang.Say(messages.Background, time.Duration(s.LimitMS)*time.Millisecond)
 		}
@@ -271,6 +277,9 @@ func planText(lang messages.Language, p *planShown) string {
 		if i == last {
 			b.WriteString(order)
 		}
+	}
+	for _, s := range p.Says {
+		b.WriteString("  " + printable(lang.Reason(s)) + "\n")
 	}
 	if len(p.Rollback) > 0 {
 		b.WriteString("  " + lang.Say(messages.ToUndo) + printable(strings.Join(p.Rollback, "; ")) + "\n")

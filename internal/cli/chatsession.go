@@ -199,7 +199,7 @@ func (s *chatSession) plan(p *planShown) error {
 	for i, x := range p.Steps {
 		step := chatui.Step{
 			Target: x.Target, Command: x.Command, Level: x.Level, Risk: x.Risk, ReadOnly: x.ReadOnly, FirstRun: x.FirstRun,
-			Profile: x.Profile, Together: x.Together, Order: x.Order,
+			Profile: x.Profile, As: x.As, Together: x.Together, Order: x.Order,
 		}
 		if x.Job {
 			step.Background = time.Duration(x.LimitMS) * time.Millisecond

@@ -182,6 +182,14 @@ func (x *passing) clear(ctx context.Context) (err error) {
 		if !errors.Is(err, ErrJudgeAgain) {
 			return err
 		}
+		// What a person is shown of a plan has what the policy says of its steps.
+		if p, ok := x.request.Op.(operation.Plan); ok && p.Again != nil {
+			again, err := p.Again()
+			if err != nil {
+				return Refuse(err)
+			}
+			x.request.Op, x.record = again, nil
+		}
 	}
 }
 

@@ -43,11 +43,11 @@ func TestAskUnderAProfile(t *testing.T) {
 		return err == nil
 	}
 	screen, _ := ask("project", "touch by-none ../outside-none")
-	if !strings.Contains(screen, "profile none]") || !there("outside-none") {
+	if !strings.Contains(screen, "profile none, as crt-op-") || !there("outside-none") {
 		t.Errorf("%q", screen)
 	}
 	screen, told := ask("project", "touch made; mkdir .git/hooks; echo x > ../outside", "--profile", "workspace_write")
-	if !strings.Contains(screen, "profile workspace_write]") || !strings.Contains(screen, "--profile none") ||
+	if !strings.Contains(screen, "profile workspace_write, as crt-op-") || !strings.Contains(screen, "--profile none") ||
 		!strings.Contains(told, "profile workspace_write, ") || !strings.Contains(told, "controls verified") {
 		t.Errorf("%q\n%q", screen, told)
 	}
@@ -57,7 +57,7 @@ func TestAskUnderAProfile(t *testing.T) {
 	// The settings say it for all, and the flag stands above them.
 	o.write(t, ".config/carrel/agent.yaml", []byte("profile: workspace_write\n"))
 	screen, _ = ask("project", "touch ../outside || touch ../other/by-settings", "--files", "../other")
-	if !strings.Contains(screen, "profile workspace_write]") || !there("other/by-settings") || there("outside") {
+	if !strings.Contains(screen, "profile workspace_write, as crt-op-") || !there("other/by-settings") || there("outside") {
 		t.Errorf("%q", screen)
 	}
 	if _, _ = ask("project", "touch ../outside", "--profile", "none"); !there("outside") {

@@ -342,7 +342,13 @@ func TestAskForAPatchOfARemoteHost(t *testing.T) {
 	}
 	// What is no file of its own is refused before anybody is asked.
 	reset()
-	for _, c := range [][2]string{{"l.conf", "symbolic link"}, {"h.conf", "hard links"}, {"/proc/self/environ", "no file in /proc"}} {
+	for _, c := range [][2]string{
+		{"l.conf", "symbolic link"},
+		{"h.conf", "hard links"},
+		{"/proc/uptime", "no file in /proc"},
+		{"/proc/self/environ", "does not let tools read it"},
+		{"/var/tmp/x", "files are changed below"},
+	} {
 		_ = os.Symlink("a.conf", filepath.Join(o.home, "l.conf"))
 		_ = os.Link(b+"-2", filepath.Join(o.home, "h.conf"))
 		s := m.script(t, always(patchOf("remote web-1", portDiff(c[0]), "", c[0])), always(directly("so it is")))

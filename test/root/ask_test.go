@@ -338,13 +338,18 @@ func TestAskForAPatch(t *testing.T) {
 	if err := errors.Join(os.RemoveAll(file), os.WriteFile(file, []byte("port = 80\r\nname = a\r\n"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	// Nothing outside of the directory is changed, by whatever name.
-	for _, path := range []string{"../.ssh/id_ed25519", filepath.Join(o.home, ".ssh/id_ed25519"), "/etc/hostname"} {
+	// Nothing outside of the directory is changed, by whatever name, and no secret in it is read for a change.
+	env := filepath.Join(filepath.Dir(file), ".env")
+	if err := os.WriteFile(env, []byte("TOKEN=planted-content\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"../.ssh/id_ed25519", filepath.Join(o.home, ".ssh/id_ed25519"), "/etc/hostname", ".env"} {
 		s := m.script(t, always(change(path)), always(directly("done")))
 		if r := finish(carrel("ask", "--llm", "m1", "--on", "host", "change it"), ""); r.code != 0 || strings.Contains(r.err, "plan 1") {
 			t.Errorf("%s: %+v", path, r)
 		}
-		if said := s.said(); len(said) != 2 || !strings.Contains(said[1], "invalid") {
+		if said := s.said(); len(said) != 2 || !strings.Contains(said[1], "invalid") && !strings.Contains(said[1], "does not let tools read it") ||
+			strings.Contains(said[1], "planted") {
 			t.Errorf("%s: the model was told %q", path, said)
 		}
 	}

@@ -9058,6 +9058,10 @@ type ServeStart struct {
 	Place string `protobuf:"bytes,7,opt,name=place,proto3" json:"place,omitempty"`
 	// Patches of files on the remote hosts are carried out.
 	RemotePatches bool `protobuf:"varint,8,opt,name=remote_patches,json=remotePatches,proto3" json:"remote_patches,omitempty"`
+	// As whom, on which machine and in which directory steps on this machine run, as a person reads it; at most 1024 bytes.
+	As string `protobuf:"bytes,9,opt,name=as,proto3" json:"as,omitempty"`
+	// The same of remote hosts, by their names: address, port, user, directory, and whether sudo may be used.
+	RemotesAs     map[string]string `protobuf:"bytes,10,rep,name=remotes_as,json=remotesAs,proto3" json:"remotes_as,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9146,6 +9150,20 @@ func (x *ServeStart) GetRemotePatches() bool {
 		return x.RemotePatches
 	}
 	return false
+}
+
+func (x *ServeStart) GetAs() string {
+	if x != nil {
+		return x.As
+	}
+	return ""
+}
+
+func (x *ServeStart) GetRemotesAs() map[string]string {
+	if x != nil {
+		return x.RemotesAs
+	}
+	return nil
 }
 
 // AgentPatch is a change to files on the client's machine, or on a remote host. It is computed first, and made once it was approved.
@@ -15808,7 +15826,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x05start\x18\x01 \x01(\v2\x15.carrel.v1.ServeStartH\x00R\x05start\x12/\n" +
 	"\x06result\x18\x02 \x01(\v2\x15.carrel.v1.StepResultH\x00R\x06result\x122\n" +
 	"\apatched\x18\x03 \x01(\v2\x16.carrel.v1.PatchResultH\x00R\apatchedB\t\n" +
-	"\amessage\"\xe4\x01\n" +
+	"\amessage\"\xf7\x02\n" +
 	"\n" +
 	"ServeStart\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x17\n" +
@@ -15818,7 +15836,14 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\apatches\x18\x05 \x01(\bR\apatches\x12\x18\n" +
 	"\aprofile\x18\x06 \x01(\tR\aprofile\x12\x14\n" +
 	"\x05place\x18\a \x01(\tR\x05place\x12%\n" +
-	"\x0eremote_patches\x18\b \x01(\bR\rremotePatches\"\xee\x01\n" +
+	"\x0eremote_patches\x18\b \x01(\bR\rremotePatches\x12\x0e\n" +
+	"\x02as\x18\t \x01(\tR\x02as\x12C\n" +
+	"\n" +
+	"remotes_as\x18\n" +
+	" \x03(\v2$.carrel.v1.ServeStart.RemotesAsEntryR\tremotesAs\x1a<\n" +
+	"\x0eRemotesAsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xee\x01\n" +
 	"\n" +
 	"AgentPatch\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x12\n" +
@@ -16362,7 +16387,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 213)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 214)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -16576,7 +16601,8 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	nil,                              // 209: carrel.v1.CreateRequest.SecretTemplatesEntry
 	nil,                              // 210: carrel.v1.UpdateRequest.SecretTemplatesEntry
 	nil,                              // 211: carrel.v1.Command.EnvEntry
-	nil,                              // 212: carrel.v1.AgentPatch.ModesEntry
+	nil,                              // 212: carrel.v1.ServeStart.RemotesAsEntry
+	nil,                              // 213: carrel.v1.AgentPatch.ModesEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -16664,212 +16690,213 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	125, // 82: carrel.v1.ServeRequest.start:type_name -> carrel.v1.ServeStart
 	130, // 83: carrel.v1.ServeRequest.result:type_name -> carrel.v1.StepResult
 	127, // 84: carrel.v1.ServeRequest.patched:type_name -> carrel.v1.PatchResult
-	212, // 85: carrel.v1.AgentPatch.modes:type_name -> carrel.v1.AgentPatch.ModesEntry
-	128, // 86: carrel.v1.PatchResult.parts:type_name -> carrel.v1.PatchPart
-	43,  // 87: carrel.v1.StepResult.status:type_name -> carrel.v1.Status
-	129, // 88: carrel.v1.ServeResponse.step:type_name -> carrel.v1.AgentStep
-	126, // 89: carrel.v1.ServeResponse.patch:type_name -> carrel.v1.AgentPatch
-	118, // 90: carrel.v1.ListTasksResponse.tasks:type_name -> carrel.v1.Task
-	118, // 91: carrel.v1.GetTaskResponse.task:type_name -> carrel.v1.Task
-	118, // 92: carrel.v1.StopTaskResponse.task:type_name -> carrel.v1.Task
-	119, // 93: carrel.v1.FollowTaskResponse.message:type_name -> carrel.v1.TaskMessage
-	118, // 94: carrel.v1.FollowTaskResponse.task:type_name -> carrel.v1.Task
-	0,   // 95: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
-	141, // 96: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	140, // 97: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
-	0,   // 98: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
-	144, // 99: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
-	141, // 100: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
-	3,   // 101: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
-	140, // 102: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
-	140, // 103: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
-	155, // 104: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
-	157, // 105: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
-	156, // 106: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
-	156, // 107: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
-	156, // 108: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
-	156, // 109: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
-	166, // 110: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
-	166, // 111: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
-	173, // 112: carrel.v1.ReadFileResponse.file:type_name -> carrel.v1.FileEntry
-	177, // 113: carrel.v1.WriteFileRequest.start:type_name -> carrel.v1.WriteFileStart
-	173, // 114: carrel.v1.WriteFileResponse.file:type_name -> carrel.v1.FileEntry
-	173, // 115: carrel.v1.ListFilesResponse.file:type_name -> carrel.v1.FileEntry
-	173, // 116: carrel.v1.ListFilesResponse.entries:type_name -> carrel.v1.FileEntry
-	173, // 117: carrel.v1.StatFileResponse.file:type_name -> carrel.v1.FileEntry
-	190, // 118: carrel.v1.ListPatchesResponse.patches:type_name -> carrel.v1.FilePatch
-	174, // 119: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
-	197, // 120: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
-	174, // 121: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
-	173, // 122: carrel.v1.ReadBySocketResponse.file:type_name -> carrel.v1.FileEntry
-	174, // 123: carrel.v1.ReadBySocketResponse.summary:type_name -> carrel.v1.FilesSummary
-	173, // 124: carrel.v1.WriteBySocketResponse.file:type_name -> carrel.v1.FileEntry
-	174, // 125: carrel.v1.WriteBySocketResponse.summary:type_name -> carrel.v1.FilesSummary
-	173, // 126: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
-	208, // 127: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
-	6,   // 128: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	8,   // 129: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	10,  // 130: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	16,  // 131: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	18,  // 132: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	40,  // 133: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	19,  // 134: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
-	21,  // 135: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	23,  // 136: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	25,  // 137: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	27,  // 138: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
-	30,  // 139: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
-	33,  // 140: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	36,  // 141: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	44,  // 142: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	48,  // 143: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	50,  // 144: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	55,  // 145: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	53,  // 146: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
-	57,  // 147: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	59,  // 148: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	61,  // 149: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	63,  // 150: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	65,  // 151: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	71,  // 152: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	69,  // 153: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
-	142, // 154: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	145, // 155: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	147, // 156: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	149, // 157: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	151, // 158: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	175, // 159: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
-	178, // 160: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
-	180, // 161: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
-	182, // 162: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
-	184, // 163: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
-	186, // 164: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
-	193, // 165: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
-	195, // 166: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
-	198, // 167: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
-	200, // 168: carrel.v1.FileService.ReadBySocket:input_type -> carrel.v1.ReadBySocketRequest
-	201, // 169: carrel.v1.FileService.WriteBySocket:input_type -> carrel.v1.WriteBySocketRequest
-	204, // 170: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
-	206, // 171: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
-	188, // 172: carrel.v1.FileService.ListPatches:input_type -> carrel.v1.ListPatchesRequest
-	191, // 173: carrel.v1.FileService.UndoPatch:input_type -> carrel.v1.UndoPatchRequest
-	73,  // 174: carrel.v1.PortService.Publish:input_type -> carrel.v1.PublishRequest
-	76,  // 175: carrel.v1.PortService.Connect:input_type -> carrel.v1.ConnectRequest
-	78,  // 176: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	86,  // 177: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	80,  // 178: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	83,  // 179: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	91,  // 180: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	93,  // 181: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	95,  // 182: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	97,  // 183: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	99,  // 184: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	102, // 185: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
-	104, // 186: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
-	106, // 187: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
-	108, // 188: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
-	110, // 189: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
-	115, // 190: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
-	120, // 191: carrel.v1.TaskService.RunTask:input_type -> carrel.v1.RunTaskRequest
-	132, // 192: carrel.v1.TaskService.ListTasks:input_type -> carrel.v1.ListTasksRequest
-	134, // 193: carrel.v1.TaskService.GetTask:input_type -> carrel.v1.GetTaskRequest
-	136, // 194: carrel.v1.TaskService.StopTask:input_type -> carrel.v1.StopTaskRequest
-	138, // 195: carrel.v1.TaskService.FollowTask:input_type -> carrel.v1.FollowTaskRequest
-	124, // 196: carrel.v1.AgentService.Serve:input_type -> carrel.v1.ServeRequest
-	158, // 197: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	160, // 198: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	162, // 199: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	164, // 200: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	167, // 201: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
-	169, // 202: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	171, // 203: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	88,  // 204: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	153, // 205: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	13,  // 206: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	7,   // 207: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	9,   // 208: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	11,  // 209: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	17,  // 210: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	39,  // 211: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	41,  // 212: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	20,  // 213: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
-	22,  // 214: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	24,  // 215: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	26,  // 216: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	28,  // 217: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
-	31,  // 218: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
-	35,  // 219: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	38,  // 220: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	45,  // 221: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	49,  // 222: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	51,  // 223: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	56,  // 224: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	54,  // 225: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
-	58,  // 226: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	60,  // 227: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	62,  // 228: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	64,  // 229: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	66,  // 230: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	72,  // 231: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	70,  // 232: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
-	143, // 233: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	146, // 234: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	148, // 235: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	150, // 236: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	152, // 237: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	176, // 238: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
-	179, // 239: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
-	181, // 240: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
-	183, // 241: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
-	185, // 242: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
-	187, // 243: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
-	194, // 244: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
-	196, // 245: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
-	199, // 246: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
-	202, // 247: carrel.v1.FileService.ReadBySocket:output_type -> carrel.v1.ReadBySocketResponse
-	203, // 248: carrel.v1.FileService.WriteBySocket:output_type -> carrel.v1.WriteBySocketResponse
-	205, // 249: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
-	207, // 250: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
-	189, // 251: carrel.v1.FileService.ListPatches:output_type -> carrel.v1.ListPatchesResponse
-	192, // 252: carrel.v1.FileService.UndoPatch:output_type -> carrel.v1.UndoPatchResponse
-	74,  // 253: carrel.v1.PortService.Publish:output_type -> carrel.v1.PublishResponse
-	77,  // 254: carrel.v1.PortService.Connect:output_type -> carrel.v1.ConnectResponse
-	79,  // 255: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	87,  // 256: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	81,  // 257: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	84,  // 258: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	92,  // 259: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	94,  // 260: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	96,  // 261: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	98,  // 262: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	100, // 263: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	103, // 264: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
-	105, // 265: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
-	107, // 266: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
-	109, // 267: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
-	111, // 268: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
-	116, // 269: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
-	123, // 270: carrel.v1.TaskService.RunTask:output_type -> carrel.v1.RunTaskResponse
-	133, // 271: carrel.v1.TaskService.ListTasks:output_type -> carrel.v1.ListTasksResponse
-	135, // 272: carrel.v1.TaskService.GetTask:output_type -> carrel.v1.GetTaskResponse
-	137, // 273: carrel.v1.TaskService.StopTask:output_type -> carrel.v1.StopTaskResponse
-	139, // 274: carrel.v1.TaskService.FollowTask:output_type -> carrel.v1.FollowTaskResponse
-	131, // 275: carrel.v1.AgentService.Serve:output_type -> carrel.v1.ServeResponse
-	159, // 276: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	161, // 277: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	163, // 278: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	165, // 279: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	168, // 280: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
-	170, // 281: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	172, // 282: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	89,  // 283: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	154, // 284: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	14,  // 285: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	207, // [207:286] is the sub-list for method output_type
-	128, // [128:207] is the sub-list for method input_type
-	128, // [128:128] is the sub-list for extension type_name
-	128, // [128:128] is the sub-list for extension extendee
-	0,   // [0:128] is the sub-list for field type_name
+	212, // 85: carrel.v1.ServeStart.remotes_as:type_name -> carrel.v1.ServeStart.RemotesAsEntry
+	213, // 86: carrel.v1.AgentPatch.modes:type_name -> carrel.v1.AgentPatch.ModesEntry
+	128, // 87: carrel.v1.PatchResult.parts:type_name -> carrel.v1.PatchPart
+	43,  // 88: carrel.v1.StepResult.status:type_name -> carrel.v1.Status
+	129, // 89: carrel.v1.ServeResponse.step:type_name -> carrel.v1.AgentStep
+	126, // 90: carrel.v1.ServeResponse.patch:type_name -> carrel.v1.AgentPatch
+	118, // 91: carrel.v1.ListTasksResponse.tasks:type_name -> carrel.v1.Task
+	118, // 92: carrel.v1.GetTaskResponse.task:type_name -> carrel.v1.Task
+	118, // 93: carrel.v1.StopTaskResponse.task:type_name -> carrel.v1.Task
+	119, // 94: carrel.v1.FollowTaskResponse.message:type_name -> carrel.v1.TaskMessage
+	118, // 95: carrel.v1.FollowTaskResponse.task:type_name -> carrel.v1.Task
+	0,   // 96: carrel.v1.Archive.limits:type_name -> carrel.v1.Limits
+	141, // 97: carrel.v1.CreateArchiveResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	140, // 98: carrel.v1.CreateArchiveResponse.archive:type_name -> carrel.v1.Archive
+	0,   // 99: carrel.v1.RestoreStart.limits:type_name -> carrel.v1.Limits
+	144, // 100: carrel.v1.RestoreRequest.start:type_name -> carrel.v1.RestoreStart
+	141, // 101: carrel.v1.RestoreResponse.progress:type_name -> carrel.v1.ArchiveProgress
+	3,   // 102: carrel.v1.RestoreResponse.workspace:type_name -> carrel.v1.Workspace
+	140, // 103: carrel.v1.ListArchivesResponse.archives:type_name -> carrel.v1.Archive
+	140, // 104: carrel.v1.ReadArchiveResponse.archive:type_name -> carrel.v1.Archive
+	155, // 105: carrel.v1.Approval.segments:type_name -> carrel.v1.Segment
+	157, // 106: carrel.v1.Approval.answer:type_name -> carrel.v1.ApprovalAnswer
+	156, // 107: carrel.v1.ListApprovalsResponse.approvals:type_name -> carrel.v1.Approval
+	156, // 108: carrel.v1.GetApprovalResponse.approval:type_name -> carrel.v1.Approval
+	156, // 109: carrel.v1.AnswerApprovalResponse.approval:type_name -> carrel.v1.Approval
+	156, // 110: carrel.v1.WatchApprovalsResponse.approval:type_name -> carrel.v1.Approval
+	166, // 111: carrel.v1.AllowCommandResponse.permission:type_name -> carrel.v1.Permission
+	166, // 112: carrel.v1.ListPermissionsResponse.permissions:type_name -> carrel.v1.Permission
+	173, // 113: carrel.v1.ReadFileResponse.file:type_name -> carrel.v1.FileEntry
+	177, // 114: carrel.v1.WriteFileRequest.start:type_name -> carrel.v1.WriteFileStart
+	173, // 115: carrel.v1.WriteFileResponse.file:type_name -> carrel.v1.FileEntry
+	173, // 116: carrel.v1.ListFilesResponse.file:type_name -> carrel.v1.FileEntry
+	173, // 117: carrel.v1.ListFilesResponse.entries:type_name -> carrel.v1.FileEntry
+	173, // 118: carrel.v1.StatFileResponse.file:type_name -> carrel.v1.FileEntry
+	190, // 119: carrel.v1.ListPatchesResponse.patches:type_name -> carrel.v1.FilePatch
+	174, // 120: carrel.v1.PackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	197, // 121: carrel.v1.UnpackFilesRequest.start:type_name -> carrel.v1.UnpackFilesStart
+	174, // 122: carrel.v1.UnpackFilesResponse.summary:type_name -> carrel.v1.FilesSummary
+	173, // 123: carrel.v1.ReadBySocketResponse.file:type_name -> carrel.v1.FileEntry
+	174, // 124: carrel.v1.ReadBySocketResponse.summary:type_name -> carrel.v1.FilesSummary
+	173, // 125: carrel.v1.WriteBySocketResponse.file:type_name -> carrel.v1.FileEntry
+	174, // 126: carrel.v1.WriteBySocketResponse.summary:type_name -> carrel.v1.FilesSummary
+	173, // 127: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
+	208, // 128: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
+	6,   // 129: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	8,   // 130: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	10,  // 131: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	16,  // 132: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	18,  // 133: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	40,  // 134: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	19,  // 135: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
+	21,  // 136: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	23,  // 137: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	25,  // 138: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	27,  // 139: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
+	30,  // 140: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
+	33,  // 141: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	36,  // 142: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	44,  // 143: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	48,  // 144: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	50,  // 145: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	55,  // 146: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	53,  // 147: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	57,  // 148: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	59,  // 149: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	61,  // 150: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	63,  // 151: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	65,  // 152: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	71,  // 153: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	69,  // 154: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
+	142, // 155: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	145, // 156: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	147, // 157: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	149, // 158: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	151, // 159: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	175, // 160: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
+	178, // 161: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
+	180, // 162: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
+	182, // 163: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
+	184, // 164: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
+	186, // 165: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
+	193, // 166: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
+	195, // 167: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
+	198, // 168: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
+	200, // 169: carrel.v1.FileService.ReadBySocket:input_type -> carrel.v1.ReadBySocketRequest
+	201, // 170: carrel.v1.FileService.WriteBySocket:input_type -> carrel.v1.WriteBySocketRequest
+	204, // 171: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
+	206, // 172: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
+	188, // 173: carrel.v1.FileService.ListPatches:input_type -> carrel.v1.ListPatchesRequest
+	191, // 174: carrel.v1.FileService.UndoPatch:input_type -> carrel.v1.UndoPatchRequest
+	73,  // 175: carrel.v1.PortService.Publish:input_type -> carrel.v1.PublishRequest
+	76,  // 176: carrel.v1.PortService.Connect:input_type -> carrel.v1.ConnectRequest
+	78,  // 177: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	86,  // 178: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	80,  // 179: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	83,  // 180: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	91,  // 181: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	93,  // 182: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	95,  // 183: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	97,  // 184: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	99,  // 185: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	102, // 186: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
+	104, // 187: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
+	106, // 188: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
+	108, // 189: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
+	110, // 190: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
+	115, // 191: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
+	120, // 192: carrel.v1.TaskService.RunTask:input_type -> carrel.v1.RunTaskRequest
+	132, // 193: carrel.v1.TaskService.ListTasks:input_type -> carrel.v1.ListTasksRequest
+	134, // 194: carrel.v1.TaskService.GetTask:input_type -> carrel.v1.GetTaskRequest
+	136, // 195: carrel.v1.TaskService.StopTask:input_type -> carrel.v1.StopTaskRequest
+	138, // 196: carrel.v1.TaskService.FollowTask:input_type -> carrel.v1.FollowTaskRequest
+	124, // 197: carrel.v1.AgentService.Serve:input_type -> carrel.v1.ServeRequest
+	158, // 198: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	160, // 199: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	162, // 200: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	164, // 201: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	167, // 202: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
+	169, // 203: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	171, // 204: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	88,  // 205: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	153, // 206: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	13,  // 207: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	7,   // 208: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	9,   // 209: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	11,  // 210: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	17,  // 211: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	39,  // 212: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	41,  // 213: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	20,  // 214: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
+	22,  // 215: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	24,  // 216: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	26,  // 217: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	28,  // 218: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
+	31,  // 219: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
+	35,  // 220: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	38,  // 221: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	45,  // 222: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	49,  // 223: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	51,  // 224: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	56,  // 225: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	54,  // 226: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	58,  // 227: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	60,  // 228: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	62,  // 229: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	64,  // 230: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	66,  // 231: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	72,  // 232: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	70,  // 233: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
+	143, // 234: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	146, // 235: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	148, // 236: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	150, // 237: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	152, // 238: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	176, // 239: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
+	179, // 240: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
+	181, // 241: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
+	183, // 242: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
+	185, // 243: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
+	187, // 244: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
+	194, // 245: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
+	196, // 246: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
+	199, // 247: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
+	202, // 248: carrel.v1.FileService.ReadBySocket:output_type -> carrel.v1.ReadBySocketResponse
+	203, // 249: carrel.v1.FileService.WriteBySocket:output_type -> carrel.v1.WriteBySocketResponse
+	205, // 250: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
+	207, // 251: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
+	189, // 252: carrel.v1.FileService.ListPatches:output_type -> carrel.v1.ListPatchesResponse
+	192, // 253: carrel.v1.FileService.UndoPatch:output_type -> carrel.v1.UndoPatchResponse
+	74,  // 254: carrel.v1.PortService.Publish:output_type -> carrel.v1.PublishResponse
+	77,  // 255: carrel.v1.PortService.Connect:output_type -> carrel.v1.ConnectResponse
+	79,  // 256: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	87,  // 257: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	81,  // 258: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	84,  // 259: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	92,  // 260: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	94,  // 261: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	96,  // 262: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	98,  // 263: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	100, // 264: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	103, // 265: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
+	105, // 266: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
+	107, // 267: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
+	109, // 268: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
+	111, // 269: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
+	116, // 270: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
+	123, // 271: carrel.v1.TaskService.RunTask:output_type -> carrel.v1.RunTaskResponse
+	133, // 272: carrel.v1.TaskService.ListTasks:output_type -> carrel.v1.ListTasksResponse
+	135, // 273: carrel.v1.TaskService.GetTask:output_type -> carrel.v1.GetTaskResponse
+	137, // 274: carrel.v1.TaskService.StopTask:output_type -> carrel.v1.StopTaskResponse
+	139, // 275: carrel.v1.TaskService.FollowTask:output_type -> carrel.v1.FollowTaskResponse
+	131, // 276: carrel.v1.AgentService.Serve:output_type -> carrel.v1.ServeResponse
+	159, // 277: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	161, // 278: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	163, // 279: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	165, // 280: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	168, // 281: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
+	170, // 282: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	172, // 283: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	89,  // 284: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	154, // 285: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	14,  // 286: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	208, // [208:287] is the sub-list for method output_type
+	129, // [129:208] is the sub-list for method input_type
+	129, // [129:129] is the sub-list for extension type_name
+	129, // [129:129] is the sub-list for extension extendee
+	0,   // [0:129] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -16964,7 +16991,7 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   213,
+			NumMessages:   214,
 			NumExtensions: 0,
 			NumServices:   13,
 		},

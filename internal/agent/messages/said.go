@@ -80,8 +80,10 @@ var said = [][2]string{
 
 	// Why a person is asked about a plan.
 	{"step %d: %s", "第 %s 步：%s"},
-	{"%d steps more have reasons of their own", "另有 %s 步各有原因"},
 	{"the agent says that it is for: %s", "助手说明的目的：%s"},
+	{"the agent says of its risk: %s", "助手说明的风险：%s"},
+	{"the agent says that it needs root", "助手说明它需要 root 权限"},
+	{"the agent says that it also does this: %s", "助手说明的附带影响：%s"},
 
 	// How a plan and its steps ended.
 	{"%s; the step behind it was not run", "%s；其后的一步没有执行"},

@@ -109,11 +109,7 @@ var paced = []string{"refusal", "remember"}
 
 // note keeps what happens, and stores it before it goes on.
 func (c *conversation) note(kind string, body any) error {
-	b, err := json.Marshal(body)
-	if err == nil {
-		err = c.message(kind, json.RawMessage(b))
-	}
-	if err != nil {
+	if err := c.message(kind, body); err != nil {
 		return err
 	}
 	if slices.Contains(paced, kind) {

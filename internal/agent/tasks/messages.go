@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carrel-dev/carrel/internal/agent/turns"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
@@ -42,7 +43,9 @@ func (c *conversation) numbered(kind string, body any) (number int64, err error)
 	if err != nil {
 		return 0, fmt.Errorf("cannot store a message: %w", err)
 	}
-	b = c.tasks.cfg.Redact.JSON(b)
+	if _, shown := body.(turns.Shown); !shown {
+		b = c.tasks.cfg.Redact.JSON(b)
+	}
 	c.mu.Lock()
 	c.last++
 	number = c.last

@@ -45,7 +45,7 @@ func (turn *Turn) keep(op operation.Plan, steps []step) *operation.Keep {
 		case s.key == "" || s.patch != nil || s.hosts > 1:
 			return nil
 		}
-		k.Steps = append(k.Steps, operation.KeptStep{Text: s.shown.Target + ": " + s.shown.Command, Key: s.key})
+		k.Steps = append(k.Steps, operation.KeptStep{Target: s.shown.Target, Command: s.shown.Command, Key: s.key})
 	}
 	return k
 }

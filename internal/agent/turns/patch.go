@@ -3,6 +3,7 @@ package turns
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -10,8 +11,11 @@ import (
 	"github.com/carrel-dev/carrel/internal/agent/plan"
 	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/boundary/runtime"
+	"github.com/carrel-dev/carrel/internal/files/patch"
+	"github.com/carrel-dev/carrel/internal/policy/rules"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/permit"
+	"github.com/carrel-dev/carrel/internal/wire/execapi"
 )
 
 // patchPart is the part of a plan that changes files.
@@ -25,6 +29,20 @@ type proposal struct {
 	plan.CommandPlan
 
 	patch *plan.FilePatchPlan
+}
+
+// says is what the agent says of a proposal beside its goal, as a person reads it.
+func (p *proposal) says() (all []string) {
+	if text := oneLine(p.RiskSummary); text != "" {
+		all = append(all, "the agent says of its risk: "+text)
+	}
+	if p.RequiresRoot {
+		all = append(all, "the agent says that it needs root")
+	}
+	for _, effect := range p.SideEffects {
+		all = append(all, "the agent says that it also does this: "+oneLine(effect))
+	}
+	return all
 }
 
 // planned is the proposal of an answer.
@@ -60,6 +78,12 @@ func (t *Turns) resolvePatch(ctx context.Context, turn *Turn, p *plan.FilePatchP
 		}
 	}
 	change := runtime.HostPatch{Text: p.Text(), Modes: map[string]uint32{}}
+	if p.Intent == plan.Create {
+		if _, reads, err := (patch.Wanted{Text: p.Text()}).Read(); err == nil && len(reads) > 0 {
+			return s, &unread{fmt.Errorf("cannot change %.200q: the files are to be new (request_intent create), and this one is changed, moved or "+
+				"removed; propose that as an update: %w", reads[0], errdefs.ErrInvalidArgument)}
+		}
+	}
 	if p.Target.Kind == operation.Remote {
 		if hosts := turn.Hosts(); hosts == nil || !hosts.RemotePatches() || len(names) != 1 {
 			return s, fmt.Errorf("cannot change files on %s: the client that serves it does not, or these are several hosts; propose commands: %w",
@@ -74,7 +98,7 @@ func (t *Turns) resolvePatch(ctx context.Context, turn *Turn, p *plan.FilePatchP
 	for _, m := range p.Permissions {
 		change.Modes[m.Path] = m.Bits()
 	}
-	done, err := t.patchOn(ctx, turn, &s, operation.ForPatch(p.FilesChanged), change)
+	done, err := t.compute(ctx, turn, &s, change)
 	if err != nil {
 		return s, err
 	}
@@ -83,6 +107,73 @@ func (t *Turns) resolvePatch(ctx context.Context, turn *Turn, p *plan.FilePatchP
 	s.shown.Command, s.shown.Diff = "change "+counted(len(done.Files), "file", "files"), done.Diff
 	s.shown.Digest, err = operation.Same(s.patch.op, s.on)
 	return s, err
+}
+
+// unread is that a change needs a file to be read that tools may not read.
+type unread struct{ error }
+
+func (u *unread) Unwrap() error { return u.error }
+
+// compute has a change computed where it is to be made. That reads its files, so each of them is judged as a tool that reads it, before
+// one is opened, and the reading is recorded.
+func (t *Turns) compute(ctx context.Context, turn *Turn, s *step, change runtime.HostPatch) (done runtime.HostPatched, err error) {
+	names, reads, err := patch.Wanted{Text: change.Text, Modes: change.Modes}.Read()
+	if err != nil {
+		return done, err
+	}
+	if s.on.Kind == operation.Workspace {
+		if _, _, err := t.cfg.Lifecycle.Seen(ctx, s.look); err != nil {
+			return done, err
+		}
+	}
+	if err := t.mayRead(turn, s, reads); err != nil {
+		return done, err
+	}
+	op := operation.ForPatch(names)
+	if s.on.Kind == operation.Workspace {
+		done, err = t.patchOn(ctx, turn, s, op, change)
+	} else {
+		a, err := t.cfg.Gate.Admit(ctx, operation.Request{By: turn.By, Op: op, On: s.on, Wait: -1, Trace: turn.Trace}, nil)
+		if err != nil {
+			return done, err
+		}
+		err = a.Do(ctx, func(ctx context.Context, _ permit.Permit) (any, error) {
+			done, err = t.patchOn(ctx, turn, s, op, change)
+			return nil, err
+		})
+		if err != nil {
+			return done, err
+		}
+	}
+	if err != nil || len(reads) == 0 {
+		return done, err
+	}
+	// A directory in which files may be changed can be reached by a link: where they are is judged too, before the model is told anything.
+	return done, t.mayRead(turn, s, done.Files)
+}
+
+// mayRead says which of some files tools may not read where a step is.
+func (t *Turns) mayRead(turn *Turn, s *step, paths []string) error {
+	for _, p := range paths {
+		exec := execapi.ExecParams{
+			Argv: []string{"cat", "--", p}, Stdout: execapi.Capture, Stderr: execapi.Capture,
+			Asked: execapi.Asked{Source: string(rules.User), WaitMS: -1, Trace: turn.Trace},
+		}
+		op, err := t.cfg.Commands.Operation(turn.By, &exec)
+		if err != nil {
+			return err
+		}
+		j, err := s.look.Judge(op)
+		if err != nil {
+			return err
+		}
+		if j.Level != rules.Safe || rules.Changes(j.Capabilities) {
+			return &unread{fmt.Errorf("cannot change %.200q on %s by a patch, which reads it: the policy does not let tools read it without a "+
+				"question: %s; propose a command, about which a person is asked: %w", p, s.shown.Target, strings.Join(j.Reasons, "; "),
+				errdefs.ErrPermissionDenied)}
+		}
+	}
+	return nil
 }
 
 // patchOn has a change computed or made where a step is: by the user's own process, or in the workspace. There op is what is

@@ -169,11 +169,19 @@ func (t *Turns) place(ctx context.Context, turn *Turn, x *step, kind operation.T
 		return err
 	}
 	x.on = x.look.On()
+	if x.on.Kind == operation.Workspace && x.on.Name == turn.On.Name {
+		// What is changed there could speak in the agent's name from then on.
+		return fmt.Errorf("cannot work in workspace %s: the agent's own program is in it; name another workspace: %w", name,
+			errdefs.ErrPermissionDenied)
+	}
 	shown := string(x.on.Name)
 	if x.on.Key != "" && x.on.Owner == turn.By.Owner() {
 		shown = string(x.on.Key) // their own, by the name that they gave it; the digest has the other one too
 	}
 	x.shown.Target = strings.TrimSpace(string(x.on.Kind) + " " + shown)
+	if hosts := turn.Hosts(); x.on.Kind != operation.Workspace && hosts != nil {
+		x.shown.As = oneLine(hosts.As(name))
+	}
 	return nil
 }
 
@@ -231,6 +239,11 @@ func unknown(name string, known []string) error {
 func (t *Turns) judge(ctx context.Context, turn *Turn, steps []step) (at int, err error) {
 	for i := range steps {
 		s := &steps[i]
+		// What an earlier policy said of it counts no more.
+		s.asks, s.key, s.shown.FirstRun, s.shown.Why = false, "", false, nil
+		if s.hosts == 1 {
+			s.shown.Together, s.shown.Order = 0, ""
+		}
 		if s.patch != nil {
 			j, err := s.look.Judge(s.patch.op)
 			if err != nil {

@@ -144,14 +144,29 @@ func (t *Turns) onHost(ctx context.Context, turn *Turn, s *step, job id.Command)
 			Timeout: time.Duration(s.exec.TimeoutMS) * time.Millisecond, MaxOutput: MaxOutput, Path: s.path(), Job: job,
 			Limits: t.cfg.Limits, Profile: s.shown.Profile,
 		})
+		how := held{Profile: s.shown.Profile, Held: oneLine(res.Held), As: s.shown.As}
 		if job != "" { // it was started, as a detached command: how it ends is not known here
-			return nil, err
+			return how, err
 		}
 		if err == nil && s.path() != "" && res.Path != "" && res.Status == nil {
 			err = &leads{from: s.path(), to: res.Path}
 		}
-		return commands.Ended{Status: res.Status}, err
+		return endedOn{commands.Ended{Status: res.Status}, how}, err
 	})
+}
+
+// held is what the outcome of a step on a host says of how it ran.
+type held struct {
+	// Profile is the profile that it ran under on the user's machine, and Held what of it was verified.
+	Profile string `json:"profile,omitempty"`
+	Held    string `json:"held,omitempty"`
+	As      string `json:"as,omitempty"`
+}
+
+// endedOn is what the outcome of a step on a host says.
+type endedOn struct {
+	commands.Ended
+	held
 }
 
 // grace is how long after its time the client that serves a step may take to say how it ended.

@@ -7,6 +7,7 @@
 package turns
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	"github.com/carrel-dev/carrel/internal/spec/permit"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
+	"github.com/carrel-dev/carrel/internal/state/record"
 )
 
 // Bounds.
@@ -201,6 +203,7 @@ func (t *Turns) Propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 		}
 	}
 	turn.count(&reply)
+	t.clean(&reply)
 	switch {
 	case !turn.DenialEnds:
 	case reply.Outcome == Denied:
@@ -212,6 +215,16 @@ func (t *Turns) Propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 		err = turn.Note("refusal", map[string]string{"outcome": reply.Outcome, "why": reply.Why})
 	}
 	return reply, err
+}
+
+// clean takes secrets out of what an agent is told of its proposal: reasons may have what hosts and errors say.
+func (t *Turns) clean(reply *Reply) {
+	for r := reply; r != nil; r = r.Rollback {
+		r.Why = t.cfg.Redact.Text(r.Why)
+		for i := range r.NotBegun {
+			r.NotBegun[i].Why = t.cfg.Redact.Text(r.NotBegun[i].Why)
+		}
+	}
 }
 
 // count ends what is taken from an agent whose proposals are refused one after the other, and tells it before. Single calls of tools are
@@ -263,53 +276,84 @@ func (t *Turns) propose(ctx context.Context, turn *Turn, text []byte) (Reply, er
 	turn.plans++
 	turn.rounds = 0
 	steps, err := t.resolve(ctx, turn, p)
+	if no, ok := errors.AsType[*unread](err); ok {
+		return t.refuse(ctx, turn, operation.Plan{ID: turn.Task, Number: turn.plans, Goal: oneLine(p.Goal)}, no)
+	}
 	if err != nil {
 		return Reply{Outcome: Invalid, Why: errtext.Text(err)}, nil
 	}
-	return t.consider(ctx, turn, p, operation.Plan{ID: turn.Task, Number: turn.plans, Goal: oneLine(p.Goal)}, steps)
+	return t.consider(ctx, turn, p, operation.Plan{ID: turn.Task, Number: turn.plans, Goal: oneLine(p.Goal), Says: p.says()}, steps)
 }
 
 // consider has the steps of a plan judged and shown, and carries them out.
 func (t *Turns) consider(ctx context.Context, turn *Turn, p *proposal, op operation.Plan, steps []step) (Reply, error) {
-	if at, why := t.judge(ctx, turn, steps); why != nil {
+	at, why := t.judge(ctx, turn, steps)
+	if why != nil {
 		op.Steps = []operation.PlanStep{steps[at].shown}
 		return t.refuse(ctx, turn, op, why)
 	}
-	joinQuiet(steps)
-	op.Asks = op.Undoes > 0 // which nothing does by itself
-	first := !op.Asks
-	for _, s := range steps {
-		op.Steps = append(op.Steps, s.shown)
-		op.Asks = op.Asks || s.asks
-		first = first && (!s.asks || s.shown.FirstRun && s.hosts == 1)
-	}
-	chooseFrom(&op, steps)
-	op.Keep = turn.keep(op, steps)
-	most := maxShown
-	if p.patch != nil {
-		most = maxDiff
-	}
-	if n := len(strings.Join(op.Lines(), "\n")) + len(op.Goal); n > most {
-		return Reply{Outcome: Invalid, Why: fmt.Sprintf("the plan takes %d bytes where it is shown, and at most %d are; propose fewer steps, "+
-			"or put what they do into a file", n, most)}, nil
-	}
-	digest, err := operation.Same(op, turn.On)
-	if err != nil {
-		return Reply{}, err
-	}
-	if err := turn.Note("plan", planNote(op, digest, op.Asks && first, p)); err != nil {
-		return Reply{}, err
+	reply, err := t.put(turn, p, &op, steps)
+	if reply != nil || err != nil {
+		return *cmp.Or(reply, &Reply{}), err
 	}
 	crashpoint.Here("daemon.plan.told")
 	if turn.PlanOnly {
 		return Reply{Outcome: Planned, Why: "only the plan was asked for, and nothing was run"}, nil
 	}
-	reply, err := t.carryOut(ctx, turn, op, steps)
-	crashpoint.Here("daemon.plan.carried-out")
-	if err == nil && reply.Outcome == Failed && op.Asks && len(p.Rollback) > 0 {
-		err = t.offerRollback(ctx, turn, p, op, steps, &reply)
+	// The policy may change while a person is asked.
+	var refused *Reply
+	op.Again = func() (operation.Plan, error) {
+		if _, err := t.judge(ctx, turn, steps); err != nil {
+			refused = &Reply{Outcome: Refused, Why: errtext.Text(err)}
+			return op, err
+		}
+		no, err := t.put(turn, p, &op, steps)
+		if refused = no; no != nil {
+			err = fmt.Errorf("%s: %w", no.Why, errdefs.ErrPermissionDenied)
+		}
+		return op, err
 	}
-	return reply, err
+	done, err := t.carryOut(ctx, turn, &op, steps)
+	crashpoint.Here("daemon.plan.carried-out")
+	switch {
+	case err == nil && refused != nil:
+		return *refused, nil
+	case err == nil && done.Outcome == Failed && op.Asks && len(p.Rollback) > 0:
+		err = t.offerRollback(ctx, turn, p, op, steps, &done)
+	}
+	return done, err
+}
+
+// put makes of judged steps the plan that a person sees, and tells those who follow the turn of it. A reply is why it is not shown.
+func (t *Turns) put(turn *Turn, p *proposal, op *operation.Plan, steps []step) (*Reply, error) {
+	joinQuiet(steps)
+	op.Asks = op.Undoes > 0 // which nothing does by itself
+	first := !op.Asks
+	op.Steps, op.Files, op.Part = nil, nil, nil
+	for _, s := range steps {
+		op.Steps = append(op.Steps, s.shown)
+		op.Asks = op.Asks || s.asks
+		first = first && (!s.asks || s.shown.FirstRun && s.hosts == 1)
+	}
+	chooseFrom(op, steps)
+	op.Keep = turn.keep(*op, steps)
+	most := maxShown
+	if p.patch != nil {
+		most = maxDiff
+	}
+	shown, hidden := record.ShownPlan(t.cfg.Redact, *op)
+	if hidden != "" && (op.Asks || turn.PlanOnly) {
+		return &Reply{Outcome: Invalid, Why: "a person could not see all of the plan: " + record.Veiled(hidden)}, nil
+	}
+	if n := len(strings.Join(op.Lines(), "\n")) + len(op.Goal) + len(strings.Join(op.Says, "")) + reasons(op.Steps); n > most {
+		return &Reply{Outcome: Invalid, Why: fmt.Sprintf("the plan takes %d bytes where it is shown, and at most %d are; propose fewer steps, "+
+			"or put what they do into a file", n, most)}, nil
+	}
+	digest, err := operation.Same(*op, turn.On)
+	if err != nil {
+		return nil, err
+	}
+	return nil, turn.Note("plan", t.planNote(shown, digest, op.Asks && first, p))
 }
 
 // authorise has a plan pass the first half of the gate.
@@ -330,12 +374,13 @@ func (t *Turns) refuse(ctx context.Context, turn *Turn, op operation.Plan, why e
 }
 
 // carryOut asks a person where that is needed, and runs the steps.
-func (t *Turns) carryOut(ctx context.Context, turn *Turn, op operation.Plan, steps []step) (Reply, error) {
-	authorised, err := t.authorise(ctx, turn, op)
+func (t *Turns) carryOut(ctx context.Context, turn *Turn, asked *operation.Plan, steps []step) (Reply, error) {
+	authorised, err := t.authorise(ctx, turn, *asked)
 	if err != nil {
 		return Reply{}, err
 	}
 	a, err := authorised.Admit(ctx)
+	op := *asked // as the policy says of it by now
 	switch {
 	case op.Asks && turn.Wait < 0 && errdefs.IsPermissionDenied(err):
 		return Reply{Outcome: Denied, Why: errtext.Text(err)}, nil
@@ -389,26 +434,52 @@ type ended struct {
 	NotBegun int `json:"steps_not_begun,omitempty"`
 }
 
-// planNote is a plan as those who follow the turn see it. first: a person is asked about it only because a model wrote it.
-func planNote(op operation.Plan, digest string, first bool, p *proposal) map[string]any {
+// reasons are how many bytes say why a person is asked about steps.
+func reasons(steps []operation.PlanStep) (n int) {
+	for i := range steps {
+		if i == 0 || steps[i].Command != steps[i-1].Command {
+			n += len(strings.Join(steps[i].Why, "; "))
+		}
+	}
+	return n
+}
+
+// Shown is the body of a note of which each part was cleaned by itself, and nothing is to be masked once more: a mask could hide words
+// that stand behind others only here.
+type Shown map[string]any
+
+// planNote is a plan as those who follow the turn see it: op is what is shown of it. first: a person is asked about it only because a
+// model wrote it.
+func (t *Turns) planNote(op operation.Plan, digest string, first bool, p *proposal) Shown {
+	clean := t.cfg.Redact
+	prose := func(s string) string {
+		s, _ = clean.Plain(oneLine(s))
+		return s
+	}
 	purposes := make([]string, 0, len(op.Steps))
 	for _, list := range [][]plan.Step{p.PreflightChecks, p.Commands, p.Verification} {
 		for _, s := range list {
-			purposes = append(purposes, oneLine(s.Purpose))
+			purposes = append(purposes, prose(s.Purpose))
 		}
 	}
 	diff := ""
 	if p.patch != nil {
 		diff = op.Steps[0].Diff
 	}
+	if !op.Asks { // nobody judges it
+		for i := range op.Steps { // a copy
+			op.Steps[i].Command = clean.Text(op.Steps[i].Command)
+		}
+	}
 	rollback := []string{}
 	for _, s := range p.Rollback {
-		rollback = append(rollback, s.Target.String()+": "+s.Command)
+		text, _ := record.ShownCommand(clean, s.Command)
+		rollback = append(rollback, s.Target.String()+": "+text)
 	}
-	return map[string]any{
+	return Shown{
 		"number": op.Number, "digest": digest, "goal": op.Goal, "steps": op.Steps, "asks": op.Asks, "purposes": purposes,
-		"risk_summary": oneLine(p.RiskSummary), "rollback": rollback, "diff": diff,
-		"only_first_run": first, "session": op.Keep != nil, "undoes": op.Undoes, "files": op.Files,
+		"risk_summary": prose(p.RiskSummary), "rollback": rollback, "diff": diff,
+		"only_first_run": first, "session": op.Keep != nil, "undoes": op.Undoes, "files": op.Files, "says": op.Says,
 	}
 }
 

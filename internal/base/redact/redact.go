@@ -66,7 +66,13 @@ func (r *Redactor) Text(s string) string {
 	return r.replace(s, r.scan(s))
 }
 
-func (r *Redactor) scan(s string) []span { return scan(s, r.known.index.Load(), r.own) }
+func (r *Redactor) scan(s string) []span {
+	known := r.known.index.Load()
+	if strings.Contains(s, escape) {
+		return scanColoured(s, known, r.own)
+	}
+	return scan(s, known, r.own)
+}
 
 func (r *Redactor) replace(s string, found []span) string {
 	if len(found) == 0 {
@@ -113,14 +119,13 @@ func (r *Redactor) Argv(argv []string) []string {
 	if r == nil || len(argv) == 0 {
 		return argv
 	}
-	program := path.Base(argv[0])
-	return replaceEach(argv, func(i int) string { return r.arg(program, argv, i) })
+	return replaceEach(argv, func(i int) string { return r.replace(argv[i], r.arg(argv, i)) })
 }
 
-// arg replaces the secrets in argv[i].
-func (r *Redactor) arg(program string, argv []string, i int) string {
-	a := argv[i]
-	whole := func(from int) string { return r.Text(a[:from]) + r.mask("argument", a[from:]) }
+// arg finds the secrets in argv[i].
+func (r *Redactor) arg(argv []string, i int) []span {
+	a, program := argv[i], path.Base(argv[0])
+	whole := func(from int) []span { return append(r.scan(a[:from]), span{from, len(a), "argument"}) }
 	if i > 0 {
 		before := argv[i-1]
 		if name, ok := flagName(before); ok && a != "" && !strings.HasPrefix(a, "-") && secretName(name, a) {
@@ -146,7 +151,7 @@ func (r *Redactor) arg(program string, argv []string, i int) string {
 			}
 		}
 	}
-	return r.Text(a)
+	return r.scan(a)
 }
 
 // flagName returns the name of a long option without a value.

@@ -1,6 +1,7 @@
 package redact_test
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -15,7 +16,14 @@ var (
 	long   = strings.Repeat("a1B2c3D4", 12)
 	github = "gh" + "p_" + hex36
 	jwt    = "ey" + "JhbGciOiJIUzI1NiJ9.ey" + "JzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
-	pem    = "-----BEGIN OPENSSH PRIVATE" + " KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\nAAAA\n-----END OPENSSH PRIVATE" + " KEY-----"
+	shadow = "$6$" + "rounds=5000$saltsalt$" + long[:86]
+	pgp    = strings.ReplaceAll(strings.ReplaceAll(pem, "OPENSSH PRIVATE"+" KEY", "PGP PRIVATE"+" KEY BLOCK"), "OPENSSH", "PGP")
+
+	dockerconfig = base64.StdEncoding.EncodeToString([]byte(`{"auths":{"h":{"auth":"bWU6aHVudGVy"}}}`))
+	hook         = "hooks.slack.com/services/" + "T0ABCDEFG/B0ABCDEFG/abcdefgh12345678"
+	wrapped      = base64.StdEncoding.EncodeToString([]byte(pem))
+
+	pem = "-----BEGIN OPENSSH PRIVATE" + " KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\nAAAA\n-----END OPENSSH PRIVATE" + " KEY-----"
 )
 
 func TestText(t *testing.T) {
@@ -53,7 +61,21 @@ func TestText(t *testing.T) {
 		{"--api-key=0123456789abcdef", "0123456789abcdef"},
 		{"export DEPLOY_TOKEN=abcd1234efgh5678", "abcd1234efgh5678"},
 		{"STRIPE_SECRET_KEY=whatever", "whatever"},
-		{"aws_secret_access_key = x", ""},
+		{"aws_secret_access_key = wJalrXUtnFEMI/K7MDENG", "wJalrXUtnFEMI/K7MDENG"},
+		{"password\t=\thunter2", "hunter2"},
+		{"CREATE USER a IDENTIFIED BY 'hun ter2'; x", "hun ter2"},
+		{"create user a identified by hunter2;", "hunter2"},
+		{"machine h login me password hunter2", "hunter2"},
+		{"machine h\n login me\n password hunter2\n", "hunter2"},
+		{"db.internal:5432:app:me:hunter2\nx", "hunter2"},
+		{"*:*:*:me:hunter2", "hunter2"},
+		{"root:" + shadow + ":19000:0:99999:7:::", shadow},
+		{pgp, pgp},
+		{"curl https://" + hook, hook},
+		{`{"auths":{"h":{"auth":"bWU6aHVudGVy"}}}`, "bWU6aHVudGVy"},
+		{".dockerconfigjson: " + dockerconfig, dockerconfig},
+		{"data: " + wrapped, wrapped},
+		{"a pass\x1b[1mword\x1b[0m=hun\x1b[31mter2\x1b[0m b", "hun\x1b[31mter2"},
 		{"say correct horse battery twice", "correct horse battery"},
 		{"client_secret=Zm9vYmFy&grant=x", "Zm9vYmFy"},
 	} {
@@ -68,6 +90,60 @@ func TestText(t *testing.T) {
 		if again := r.Text(got); again != got {
 			t.Errorf("%q became %q the second time", got, again)
 		}
+	}
+}
+
+// Nothing but a key is hidden behind the first line of one.
+func TestKeysEnd(t *testing.T) {
+	r := redact.New([]byte("k"))
+	begin, end := "-----BEGIN A PRIVATE"+" KEY-----", "-----END A PRIVATE"+" KEY-----"
+	line := strings.Repeat("abcdEFGH", 8)
+	for text, want := range map[string]string{
+		": " + begin + "; scp x y:":                                     ": " + begin + "; scp x y:",
+		": " + begin + "\nreboot\n: " + end:                             ": " + begin + "\nreboot\n: " + end,
+		"grep -l '" + begin + "' -r .":                                  "grep -l '" + begin + "' -r .",
+		"cat " + begin + "\n" + line + "\n; reboot":                     "cat #\n; reboot",
+		begin + "\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES,0A\n\n" + line: "#",
+		`"` + begin + `\n` + line + `\nAA==\n` + end + `\n"`:            `"#\n"`,
+		"+" + begin + "\n+" + line + "\n+AA==\n+" + end + "\n+x":        "+#\n+x",
+	} {
+		got := r.Text(text)
+		before, after, ok := strings.Cut(want, "#")
+		if ok && (!strings.HasPrefix(got, before+"[redacted:private-key:") || !strings.HasSuffix(got, "]"+after)) || !ok && got != want {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+}
+
+// A person who judges what a model wrote sees all but plain words.
+func TestPlain(t *testing.T) {
+	r := redact.New([]byte("k"))
+	r.Know("test", "correct; horse")
+	for text, want := range map[string]string{
+		"password=hunter2 id":                        "",
+		"tool --token abcd1234efgh":                  "",
+		"x=" + github:                                "",
+		`password="x$(reboot)"`:                      "x$(reboot)",
+		`password='a;reboot'`:                        "a;reboot",
+		"tool --password 'two words'":                "two words",
+		"curl http://a:b;c@host":                     "b;c",
+		"echo correct; horse":                        "correct; horse",
+		`curl -H "Authorization: Bearer abcd$(id)b"`: "abcd$",
+		`curl -H "Authorization: Bearer $TOKEN"`:     "",
+		"cat <<E\n" + pem + "\nE":                    pem,
+	} {
+		shown, hidden := r.Plain(text)
+		if hidden != want || want != "" && !strings.Contains(shown, want) || shown != text && !strings.Contains(shown, "[redacted:") {
+			t.Errorf("%q is shown as %q, with %q hidden", text, shown, hidden)
+		}
+	}
+	words, hidden := r.PlainArgv([]string{"mysql", "-phunter2", "-pa b"})
+	if hidden != "a b" || words[2] != "-pa b" || words[1] == "-phunter2" {
+		t.Errorf("%q, %q", words, hidden)
+	}
+	diff := "@@ -1,3 +1,3 @@\n a=1\n-password=\"a b\"\n+password=\"c d\"\n"
+	if shown, hidden := r.PlainDiff(diff); hidden != "c d" || strings.Contains(shown, "a b") {
+		t.Errorf("%q, %q", shown, hidden)
 	}
 }
 
@@ -105,6 +181,8 @@ func TestInnocent(t *testing.T) {
 		"cannot read the key: no such file", "the token: it has expired", "author: someone", "compass=north", "bypass: yes",
 		"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJl3dIeudNqd0DPMRD6OIh65 me",
 		"cannot let token:0123456789ab allow commands", "token:0123456789ab", "by token:00ff00ff00ff, self",
+		"password == x", "if secret = ", "password= reboot", "password authentication failed", "a password manager for you",
+		"identified by", "a:1:b:c:", "12:30:45:a:b c", "::1:80:a:b", "\x1b[1mbold\x1b[0m text", "auth: \"basic\"",
 		"passed: 12, failed: 0", "=", ":", "==", "://", "a:", "--", "-- x", "--password", "--password=", "password=",
 	} {
 		if got := r.Text(s); got != s {

@@ -41,9 +41,13 @@ func scan(s string, known, own *index) (found []span) {
 		if end == 0 {
 			switch c {
 			case '=', ':':
-				from, end, kind = assigned(s, i)
+				if from, end, kind = assigned(s, i); end <= from && c == ':' {
+					from, end, kind = passwordLine(s, i)
+				}
 			case ' ':
-				from, end = afterFlag(s, i)
+				if from, end = afterFlag(s, i); end <= from {
+					from, end = afterWords(s, i)
+				}
 				kind = "argument"
 			}
 		}
@@ -132,20 +136,14 @@ func shaped(s string, i int) (end int, kind string) {
 		if tooShort || p.exact && n != p.least || p.mixed && !mixed(s[from:to]) {
 			continue
 		}
-		if p.kind == "jwt" && strings.Count(s[from:to], ".") != 2 {
+		if p.kind == "jwt" && strings.Count(s[from:to], ".") != 2 || p.kind == "key-base64" && !wrapsKey(s[i:to]) {
 			continue
 		}
 		return to, p.kind
 	}
-	const begin = "-----BEGIN "
-	if s[i] == '-' && strings.HasPrefix(s[i:], begin) {
-		line, _, _ := strings.Cut(s[i+len(begin):], "-----")
-		if len(line) < 64 && strings.HasSuffix(line, "PRIVATE KEY") {
-			mark := "-----END " + line + "-----"
-			if at := strings.Index(s[i:], mark); at >= 0 {
-				return i + at + len(mark), "private-key"
-			}
-			return len(s), "private-key" // cut off: the rest of s is a part of it
+	if s[i] == '-' {
+		if end := privateKey(s, i); end > 0 {
+			return end, "private-key"
 		}
 	}
 	return 0, ""
@@ -162,8 +160,13 @@ func assigned(s string, i int) (from, to int, kind string) {
 		return userinfo(s, i+3)
 	}
 	end := i
-	for end > 0 && (s[end-1] == '"' || s[end-1] == '\'' || s[end-1] == '\\' || s[i] == ':' && s[end-1] == ' ') {
+	for end > 0 && (s[end-1] == '"' || s[end-1] == '\'' || s[end-1] == '\\' || s[end-1] == ' ' || s[end-1] == '\t' && s[i] == '=') {
 		end--
+	}
+	// As in a file of settings. In a shell, "NAME= command" runs the command.
+	apart := s[i] == '=' && i > 0 && (s[i-1] == ' ' || s[i-1] == '\t')
+	if apart && (i+1 == len(s) || s[i+1] != ' ' && s[i+1] != '\t') {
+		return 0, 0, ""
 	}
 	begin := end
 	for begin > 0 && dashed.has(s[begin-1]) {
@@ -174,7 +177,7 @@ func assigned(s string, i int) (from, to int, kind string) {
 		return 0, 0, ""
 	}
 	from = i + 1
-	for from < len(s) && (s[from] == ' ' && s[i] == ':' || s[from] == '\\') {
+	for from < len(s) && ((s[from] == ' ' || s[from] == '\t') && (s[i] == ':' || apart) || s[from] == '\\') {
 		from++
 	}
 	if strings.EqualFold(name, "authorization") && s[i] == ':' {
@@ -183,7 +186,7 @@ func assigned(s string, i int) (from, to int, kind string) {
 				from += len(scheme)
 			}
 		}
-		if to = wordEnd(s, from, 0); to-from >= 4 && maskAt(s[from:]) == 0 {
+		if to = wordEnd(s, from, 0); to-from >= 4 && maskAt(s[from:]) == 0 && s[from] != '$' {
 			return from, to, "authorization"
 		}
 		return 0, 0, ""
@@ -197,7 +200,7 @@ func assigned(s string, i int) (from, to int, kind string) {
 	if quote != 0 && from > 1 && s[from-2] == '\\' && to > from && s[to-1] == '\\' { // JSON in a string
 		to--
 	}
-	if to == from || !secretName(name, s[from:to]) {
+	if to == from || !secretName(name, s[from:to]) && !(name == "auth" && quote != 0 && isLogin(s[from:to])) {
 		return 0, 0, ""
 	}
 	return from, to, "value"

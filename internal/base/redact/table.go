@@ -1,14 +1,20 @@
 package redact
 
+import "strings"
+
 // charset is a set of bytes of which a secret consists.
 type charset uint8
 
 const (
-	alnum  charset = iota // letters and digits
-	word                  // and "_"
-	dashed                // and "_" and "-"
-	upper                 // capitals and digits
-	dotted                // dashed, and ".": several parts
+	alnum     charset = iota // letters and digits
+	word                     // and "_"
+	dashed                   // and "_" and "-"
+	upper                    // capitals and digits
+	dotted                   // dashed, and ".": several parts
+	base64s                  // letters, digits and "+/="
+	headers                  // dotted, and ",:/=+@<>()": of a header of a key
+	crypted                  // letters, digits and "./$=,+-_": of a hash of crypt(5)
+	plainWord                // letters, digits and "_./+=-": no shell takes one of them for more than itself
 )
 
 func (c charset) has(b byte) bool {
@@ -18,13 +24,13 @@ func (c charset) has(b byte) bool {
 	case b >= 'a' && b <= 'z':
 		return c != upper
 	case b == '_':
-		return c == word || c == dashed || c == dotted
-	case b == '-':
-		return c == dashed || c == dotted
-	case b == '.':
-		return c == dotted
+		return c == word || c == dashed || c == dotted || c >= headers
+	case b == '-', b == '.':
+		return b == '-' && c == dashed || c == dotted || c >= headers
+	case b == '+', b == '/', b == '=':
+		return c >= base64s
 	}
-	return false
+	return c == headers && strings.IndexByte(",:@<>()", b) >= 0 || c == crypted && (b == '$' || b == ',')
 }
 
 // shape is the prefix of a kind of secret, the charset of the rest, and its least length.
@@ -73,6 +79,17 @@ var shapes = []shape{
 	{kind: "sendgrid", prefix: "SG.", set: dotted, least: 40},
 	{kind: "age", prefix: "AGE-SECRET-KEY-1", set: upper, least: 58},
 	{kind: "carrel", prefix: "crl_", set: dashed, least: 16},
+	{kind: "slack", prefix: "hooks.slack.com/services/", set: plainWord, least: 20},
+	{kind: "docker", prefix: "eyJhdXRocyI6", set: base64s, least: 20}, // {"auths": in base64
+	{kind: "key-base64", prefix: "LS0tLS1CRUdJTi", set: base64s, least: 40},
+	{kind: "crypt", prefix: "$1$", set: crypted, least: 24, mixed: true},
+	{kind: "crypt", prefix: "$5$", set: crypted, least: 40, mixed: true},
+	{kind: "crypt", prefix: "$6$", set: crypted, least: 80, mixed: true},
+	{kind: "crypt", prefix: "$y$", set: crypted, least: 40, mixed: true},
+	{kind: "crypt", prefix: "$2a$", set: crypted, least: 50, mixed: true},
+	{kind: "crypt", prefix: "$2b$", set: crypted, least: 50, mixed: true},
+	{kind: "crypt", prefix: "$2y$", set: crypted, least: 50, mixed: true},
+	{kind: "crypt", prefix: "$argon2", set: crypted, least: 40, mixed: true},
 	{kind: "jwt", prefix: "eyJ", set: dotted, least: 30, mixed: true}, // and two dots, see jwt
 }
 

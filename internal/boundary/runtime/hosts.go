@@ -21,6 +21,9 @@ type Hosts interface {
 	// Place stands for where steps are carried out: the directory of those on this machine, and what the names of remote hosts mean. It
 	// is another text for another place, and "" if that is not known.
 	Place() string
+	// As says as whom, on which machine and in which directory steps run, as a person reads it: of the remote host with that name, or
+	// of this machine for "". It is "" if that is not known.
+	As(remote string) string
 	// RunOn carries out one command and returns when it has ended. If ctx ends, so does the command.
 	RunOn(ctx context.Context, c HostCommand) (HostResult, error)
 	// Patches reports whether changes to files on this machine are carried out.

@@ -218,6 +218,9 @@ func (b *planBlock) lines(width int, trace bool) []string {
 			if s.Profile != "" {
 				verdict += ", profile " + s.Profile
 			}
+			if s.As != "" {
+				verdict += ", as " + s.As
+			}
 			if s.Background > 0 {
 				verdict += b.lang.Say(messages.Background, s.Background)
 			}

@@ -137,6 +137,8 @@ type Step struct {
 	ReadOnly, FirstRun              bool
 	// Profile is what holds it on the person's machine, "" elsewhere.
 	Profile string
+	// As is as whom and where it runs on a host.
+	As string
 	// Together is how many steps, from this one on, are run in Order; 0 for one that is run by itself.
 	Together int
 	Order    string

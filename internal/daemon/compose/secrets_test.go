@@ -31,6 +31,7 @@ const (
 	github     = "gh" + "p_a1B2c3D4ea1B2c3D4ea1B2c3D4ea1B2c3D4e"
 	toldSecret = "violet umbrella's 42" // of a file of the operator's
 	ownSecret  = "Lantern<9>quill"      // in a variable of the command
+	wordSecret = "Cobalt-0-finch"       // told, and one plain word
 )
 
 // inEveryForm are the ways in which a secret must not be found.
@@ -61,7 +62,7 @@ func TestKnownSecretsAreNowhere(t *testing.T) {
 		told = append(told, string(b), fmt.Sprintf("%+v", v))
 	}
 	h := &house{t: t, dir: t.TempDir(), rt: newDouble(), admission: lifecycle.Admission{Workspaces: 50}, redact: redact.New([]byte("k"))}
-	h.redact.Know("files", toldSecret)
+	h.redact.Know("files", toldSecret, wordSecret)
 	h.observe = func(p *gate.Passage) {
 		if p.Err != nil {
 			note(h.redact.Text(p.Err.Error())) // as telemetry does
@@ -105,9 +106,16 @@ func TestKnownSecretsAreNowhere(t *testing.T) {
 	try(alice, "demo", "nonesuch")
 	h.rt.setHook(nil)
 
-	// A person is asked.
-	e := run("git", "push", "https://example.com/in", both)
-	e.Env, e.Cwd = env, "/tmp/"+ownSecret
+	// A person is asked, but not about what would be behind a mask.
+	e := run("git", "push", "https://example.com/in", toldSecret)
+	e.Asked = execapi.Asked{Source: "llm", Thread: "t"}
+	_, _, err := h.Run(ctx, alice, "demo", e)
+	if err == nil || !strings.Contains(err.Error(), "would not see all of it") {
+		t.Error(err)
+	}
+	note(fmt.Sprint(err))
+	e = run("git", "push", "https://example.com/in", wordSecret)
+	e.Env, e.Cwd = env, "/tmp/"+wordSecret
 	e.Asked = execapi.Asked{Source: "llm", Thread: "t"}
 	a, done := h.started(alice, e)
 	note(a)
@@ -161,7 +169,8 @@ func TestKnownSecretsAreNowhere(t *testing.T) {
 		}
 	}
 	kept = bytes.ReplaceAll(kept, []byte("for "+toldSecret), nil)
-	for _, form := range append(inEveryForm(toldSecret), append(inEveryForm(ownSecret), toldSecret[:7], ownSecret[:7], github[:11])...) {
+	parts := []string{wordSecret, toldSecret[:7], ownSecret[:7], github[:11]}
+	for _, form := range slices.Concat(inEveryForm(toldSecret), inEveryForm(ownSecret), parts) {
 		for what, text := range map[string]string{
 			"record": string(raw), "database": string(kept), "log": h.logs.String(),
 			"what is shown": strings.Join(told, "\n"),
@@ -270,7 +279,7 @@ func TestKeptSecretsAreNowhere(t *testing.T) {
 // command's variables.
 func TestListedWithoutSecrets(t *testing.T) {
 	h := &house{t: t, dir: t.TempDir(), rt: newDouble(), admission: lifecycle.Admission{Workspaces: 50}, redact: redact.New([]byte("k"))}
-	h.redact.Know("files", toldSecret)
+	h.redact.Know("files", toldSecret, wordSecret)
 	h.start()
 	t.Cleanup(h.crash)
 	ctx := t.Context()

@@ -36,6 +36,7 @@ func hastyHouse(t *testing.T, leave time.Duration, agent func(*agentDouble) int)
 	h.rt.agent = agent
 	h.start()
 	h.create(alice, "demo")
+	h.create(alice, "work") // what agents in demo work in
 	return h
 }
 

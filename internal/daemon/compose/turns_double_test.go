@@ -23,6 +23,7 @@ type hostsDouble struct {
 	profile string
 	remotes []string
 	place   string // "here" without one
+	as      string // as whom and where, "" if that is not known
 	// run is what becomes of a command, success if it is nil.
 	run func(context.Context, runtime.HostCommand) (runtime.HostResult, error)
 
@@ -40,6 +41,13 @@ func (d *hostsDouble) Local() bool { return d.local }
 func (d *hostsDouble) Profile() string { return cmp.Or(d.profile, operation.Unheld) }
 
 func (d *hostsDouble) Remotes() []string { return d.remotes }
+
+func (d *hostsDouble) As(remote string) string {
+	if d.as == "" || remote == "" {
+		return d.as
+	}
+	return d.as + " " + remote
+}
 
 func (d *hostsDouble) Place() string {
 	if d.place == unknown {

@@ -10,7 +10,7 @@ import (
 
 // refusedPlan is a plan that the policy refuses: it says that it only reads, and writes.
 func refusedPlan() string {
-	s := onTarget("workspace demo", "touch f")
+	s := onTarget("workspace work", "touch f")
 	s["read_only"] = true
 	return planText(s)
 }
@@ -18,7 +18,7 @@ func refusedPlan() string {
 // Proposals that are refused one after the other end what is taken in a turn: the third does, the second says so, and one that was carried
 // out in between begins anew.
 func TestRefusedInARow(t *testing.T) {
-	no, yes := refusedPlan(), planText(onTarget("workspace demo", "true"))
+	no, yes := refusedPlan(), planText(onTarget("workspace work", "true"))
 	h, told := proposing(t, judged, no, yes, no, no, no, yes)
 	h.turn(nil)
 	var got []string

@@ -235,7 +235,7 @@ func TestPlanForNoSession(t *testing.T) {
 		plan  string
 	}{
 		"what destroys":           {steps: []map[string]any{onTarget("host", "rm -r a")}},
-		"among others":            {steps: []map[string]any{onTarget("host", "touch a"), onTarget("workspace demo", "rm -rf .")}},
+		"among others":            {steps: []map[string]any{onTarget("host", "touch a"), onTarget("workspace work", "rm -rf .")}},
 		"several hosts":           {steps: []map[string]any{onTarget("remote web-1 web-2", "touch a")}},
 		"several hosts that read": {steps: []map[string]any{onTarget("remote web-1 web-2", "id")}},
 		"a change to files":       {plan: patchText("host")},

@@ -223,11 +223,11 @@ func TestAskedOnlyForItsAuthor(t *testing.T) {
 	for text, want := range map[string]bool{
 		planText(onTarget("remote web-1", "uptime")):                                         true,
 		planText(onTarget("host", "id"), onTarget("remote web-1", "id")):                     true,
-		planText(onTarget("host", "id"), onTarget("workspace demo", "id")):                   true,
+		planText(onTarget("host", "id"), onTarget("workspace work", "id")):                   true,
 		planText(onTarget("remote web-1 web-2", "uptime")):                                   false,
 		planText(onTarget("remote *", "uptime")):                                             false,
 		planText(onTarget("host", "id"), onTarget("host", "touch f")):                        false,
-		planText(onTarget("host", "id"), onTarget("workspace demo", "git push origin main")): false,
+		planText(onTarget("host", "id"), onTarget("workspace work", "git push origin main")): false,
 		patchText("host"): false,
 	} {
 		h.rt.mu.Lock()

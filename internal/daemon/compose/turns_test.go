@@ -104,11 +104,12 @@ func TestPlanForWrongTargets(t *testing.T) {
 		"another user's workspace":     {&hostsDouble{local: true, remotes: []string{"web-1"}}, "workspace bobs"},
 		"a workspace that is not":      {&hostsDouble{local: true, remotes: []string{"web-1"}}, "workspace nowhere"},
 		"nobody serves":                {nil, "host"},
+		"the agent's own workspace":    {&hostsDouble{local: true, remotes: []string{"web-1"}}, "workspace demo"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			first := "host"
 			if c.by == nil || !c.by.local {
-				first = "workspace demo"
+				first = "workspace work"
 			}
 			p := planText(onTarget(first, "id"), onTarget(c.other, "id"))
 			h, told := proposing(t, judged, p, p, p)
@@ -214,7 +215,7 @@ func TestPlanThatIsNotRun(t *testing.T) {
 
 // Where only the plan is asked for it is judged and kept, and nobody is asked.
 func TestPlanOnly(t *testing.T) {
-	h, told := proposing(t, judged, planText(onTarget("workspace demo", "touch f"), onTarget("workspace demo", "id")))
+	h, told := proposing(t, judged, planText(onTarget("workspace work", "touch f"), onTarget("workspace work", "id")))
 	at := len(h.records())
 	spec := workspace.TaskSpec{Protocol: "agent", Prompt: "do it", PlanOnly: true}
 	task, err := h.RunTask(t.Context(), alice, "demo", run("agent"), spec)
@@ -226,7 +227,7 @@ func TestPlanOnly(t *testing.T) {
 	}
 	all, end := h.follows(task, 0)
 	if end.State != workspace.TaskCompleted || !slices.ContainsFunc(all, func(m string) bool {
-		return strings.HasPrefix(m, "2 plan ") && strings.Contains(m, "touch f") && strings.Contains(m, `"workspace demo"`)
+		return strings.HasPrefix(m, "2 plan ") && strings.Contains(m, "touch f") && strings.Contains(m, `"workspace work"`)
 	}) {
 		t.Errorf("%q, %+v", all, end)
 	}
@@ -268,7 +269,7 @@ func TestWhoServesHosts(t *testing.T) {
 
 // A token has its agent work in workspaces, and never on hosts.
 func TestPlanOfAToken(t *testing.T) {
-	h, told := proposing(t, judged, planText(onTarget("host", "id")), planText(onTarget("workspace demo", "true")))
+	h, told := proposing(t, judged, planText(onTarget("host", "id")), planText(onTarget("workspace work", "true")))
 	token, _ := h.issue(alice, principal.Wanted{Roles: principal.Operator})
 	task, err := h.RunTask(t.Context(), token, "demo", run("agent"), workspace.TaskSpec{Protocol: "agent", Prompt: "do it", Serve: true})
 	if err != nil {
@@ -291,7 +292,7 @@ func TestPlanOfARevokedToken(t *testing.T) {
 	first, revoked := make(chan struct{}), make(chan struct{})
 	h := taskHouse(t, func(a *agentDouble) int {
 		acpBegins(a, "s1")
-		p, _ := json.Marshal(planText(onTarget("workspace demo", "true")))
+		p, _ := json.Marshal(planText(onTarget("workspace work", "true")))
 		for i := range 2 {
 			if _, err := a.ask(20+i, "_carrel/propose", fmt.Sprintf(`{"sessionId":"s1","plan":%s}`, p)); err != nil {
 				return 1

@@ -122,6 +122,34 @@ func (w Wanted) Names() ([]string, error) {
 	return names, nil
 }
 
+// Read returns the paths that a change names, as Names does, and those of them that have to be read to compute it: all but those of files
+// that it makes.
+func (w Wanted) Read() (names, read []string, err error) {
+	if names, err = w.Names(); err != nil {
+		return nil, nil, err
+	}
+	parsed, err := Parse([]byte(w.Text))
+	if err != nil {
+		return nil, nil, err
+	}
+	made := map[string]bool{}
+	for _, c := range parsed.changes {
+		switch c.op {
+		case Create:
+			made[c.path] = true
+		case Move:
+			made[c.to] = true
+		case Update, Delete, Mode:
+		}
+	}
+	for _, n := range names {
+		if !made[n] {
+			read = append(read, n)
+		}
+	}
+	return names, read, nil
+}
+
 // modes are the permission bits that are wanted.
 func (w Wanted) modes() map[string]fs.FileMode {
 	all := make(map[string]fs.FileMode, len(w.Modes))

@@ -205,7 +205,7 @@ func TestPlaces(t *testing.T) {
 		"exact":      {twice, diff("@@ -9,3 +9,3 @@\n x\n-same\n+other\n y\n"), "x\nsame\ny\n" + lines(1, 5) + "x\nother\ny\n", ""},
 		"relocated":  {lines(1, 9), diff("@@ -1,2 +1,2 @@\n line 4\n-line 5\n+5\n"), lines(1, 4) + "5\n" + lines(6, 9), ""},
 		"ambiguous":  {twice, diff("@@ -5,3 +5,3 @@\n x\n-same\n+other\n y\n"), "", "several times, as at lines 1 and 9"},
-		"absent":     {lines(1, 9), diff("@@ -1,2 +1,2 @@\n line 1\n-line 3\n+x\n"), "", `line 2 is "line 2" and the hunk has "line 3"`},
+		"absent":     {lines(1, 9), diff("@@ -1,2 +1,2 @@\n line 1\n-line 3\n+x\n"), "", "line 2 is not what the hunk has there"},
 		"no context": {lines(1, 9), diff("@@ -3,0 +4 @@\n+x\n"), "", "its place is not certain"},
 		"behind": {
 			"a\n" + twice, diff("@@ -3 +3 @@\n-line 1\n+1\n@@ -10 +10 @@\n-same\n+other\n"),

@@ -40,6 +40,8 @@ type Judge struct {
 type inForce struct {
 	engine *rules.Engine
 	memory memory
+	// replaced is closed when another policy is in force.
+	replaced chan struct{}
 }
 
 // New returns a Judge. load reads the rules: once before the first decision, and for each
@@ -74,7 +76,7 @@ func (j *Judge) read() (*inForce, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot use the policy: %w", err)
 	}
-	return &inForce{engine: e}, nil
+	return &inForce{engine: e, replaced: make(chan struct{})}, nil
 }
 
 // Digest names the policy in force, which is loaded if it was not yet.
@@ -116,8 +118,23 @@ func (j *Judge) Reload(record func(was, now string, rules int, err error) error)
 		return was, was, 0, fmt.Errorf("cannot record that the policy was reloaded, so it was not, and %.19s… stays in force: %w: %w",
 			was, rerr, errdefs.ErrUnavailable)
 	}
-	j.inForce.Store(next)
+	if was == now {
+		next.replaced = j.inForce.Load().replaced // what waits for another one goes on waiting
+		j.inForce.Store(next)
+		return was, now, rules, nil
+	}
+	close(j.inForce.Swap(next).replaced)
 	return was, now, rules, nil
+}
+
+// Changed returns what is closed once the policy with that digest is in force no more.
+func (j *Judge) Changed(digest string) <-chan struct{} {
+	if f := j.inForce.Load(); f != nil && f.engine.Digest() == digest {
+		return f.replaced
+	}
+	over := make(chan struct{})
+	close(over)
+	return over
 }
 
 // Origin is who wrote what p sends. What a client claims can only be stricter than what its

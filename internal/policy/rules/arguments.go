@@ -16,6 +16,7 @@ type parsed struct {
 	more     int          // words that a role takes unparsed
 	dashes   bool
 	unknown  string // a flag that is not known
+	led      bool   // one of those has a value that may be a program or a file
 	doing    string // a flag that is not listed and does something by its name
 	does     Set    // what it does
 }
@@ -293,7 +294,7 @@ func (j *judge) effects(s *segment, sp *spec, p *parsed, rest []shell.Word) {
 				roleOf[f] = r
 			}
 		}
-		if at.strict && p.unknown != "" {
+		if p.unknown != "" && at.strict || p.led && at.runsOthers() {
 			s.add(ProgramUnknown, s.program+" "+p.unknown)
 		}
 	}
@@ -341,6 +342,17 @@ func (j *judge) effects(s *segment, sp *spec, p *parsed, rest []shell.Word) {
 	}
 }
 
+// runsOthers reports whether an option of the program names a program or code to run. Then one that the row does not have, with what may
+// be the name of one, may do so too.
+func (s *spec) runsOthers() bool {
+	for _, f := range s.long {
+		if f.caps.Has(CodeExecute) || f.value && (f.role.name == "shell" || f.role.name == "program" || f.role.name == "command") {
+			return true
+		}
+	}
+	return false
+}
+
 // operandRoles gives each operand its role.
 func (j *judge) operandRoles(s *segment, ops operands, skip int, p *parsed, rest []shell.Word) {
 	pattern := ops.list[min(skip, len(ops.list)):]
@@ -386,6 +398,9 @@ func (j *judge) operandRoles(s *segment, ops operands, skip int, p *parsed, rest
 			o = pattern[star]
 		}
 		s.addSet(o.caps, words[i].Text)
+		if o.role.name == "read" && !words[i].Dynamic && strings.ContainsAny(words[i].Text, ";`") {
+			s.add(CodeExecute, words[i].Text) // no name of a file, and the program may be a script that a shell reads
+		}
 		o.role.apply(j, s, words[i:i+1])
 	}
 }

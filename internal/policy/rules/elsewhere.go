@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/carrel-dev/carrel/internal/policy/shell"
@@ -16,10 +17,10 @@ var elsewhere = []struct {
 	{set(`config config-file configfile config_file configuration conf conf-file rcfile rc-file init-file defaults-file
 		defaults-extra-file userconfig globalconfig kubeconfig plugin plugins plugin-dir plugin-path provider provider-path
 		library library-path lib-path libdir load-module module-path engine git-dir root root-dir rootdir sysroot
-		installroot chroot admindir dbpath homedir define work-tree`), CodeExecute},
+		installroot chroot admindir dbpath homedir define work-tree inventory inventory-file python interpreter`), CodeExecute},
 	// Other hosts, and who vouches for them.
 	{set(`endpoint endpoint-url api-endpoint server api-server apiserver proxy http-proxy https-proxy preproxy registry
-		index-url extra-index-url ca-bundle`), NetworkIn},
+		index-url extra-index-url ca-bundle repo repo-url repository-url base-url mirror`), NetworkIn},
 	// Files that are written.
 	{set(`log log-file logfile log-path cursor-file cache-file index-file keylogfile sess_out sess-out trace-file
 		session-file`), FilesystemWrite},
@@ -27,9 +28,10 @@ var elsewhere = []struct {
 	{set(`tab-file`), ProgramUnknown},
 }
 
-// leadsElsewhere adds what such options of a command mean that does nothing else.
+// leadsElsewhere adds what such options of a command mean that does nothing else. A short option is judged by the long names that its
+// row has for it too.
 func (j *judge) leadsElsewhere(s *segment) {
-	if s.caps&^harmless != 0 || s.spec != nil && s.spec.plain || takesNames[s.program] || takesText[s.program] {
+	if s.caps&^harmless != 0 || takesNames[s.program] || takesText[s.program] {
 		return
 	}
 	if j.k.base != nil && j.k.programs[s.program] != nil {
@@ -46,23 +48,63 @@ func (j *judge) leadsElsewhere(s *segment) {
 		if at := strings.Index(w.Text, "file://"); at >= 0 {
 			j.pathEffect(s, part(*w, w.Text[at+len("file://"):]), accessRead)
 		}
-		name, value, joined := strings.Cut(strings.TrimLeft(w.Text, "-"), "=")
-		if len(name) < 3 || w.Text[0] != '-' || value == "/dev/null" {
+		if w.Text[0] != '-' {
 			continue
 		}
-		if !joined && (i+1 == len(s.words) || strings.HasPrefix(s.words[i+1].Text, "-")) {
+		name, value, joined := strings.Cut(strings.TrimLeft(w.Text, "-"), "=")
+		names, short := []string{name}, false
+		if s.spec != nil && w.Text[1:] != "" && w.Text[1] != '-' && !s.spec.single {
+			if long := s.spec.longNames(w.Text[1]); len(name) < 3 || strings.Contains(w.Text[2:], "://") {
+				names, value, short = long, w.Text[2:], true
+				joined = value != ""
+			}
+		}
+		if !short && len(name) < 3 {
+			continue
+		}
+		switch {
+		case value == "/dev/null":
+			continue
+		case joined:
+		case i+1 == len(s.words) || strings.HasPrefix(s.words[i+1].Text, "-"):
 			continue // a switch
+		default:
+			value = s.words[i+1].Text
 		}
 		for c := range elsewhere {
-			if elsewhere[c].names[name] {
+			// A letter often has several meanings: that it leads to another host its value has to say too.
+			if slices.ContainsFunc(names, func(n string) bool { return elsewhere[c].names[n] }) &&
+				(!short || elsewhere[c].cap == NetworkIn && strings.Contains(value, "://")) {
 				s.add(elsewhere[c].cap, w.Text)
 			}
+		}
+		switch {
+		case slices.Contains(names, "pager") && !isPager(value) && !isSwitch(value) && value != "disable" && value != "off":
+			s.add(CodeExecute, w.Text) // what displays the output runs, whether or not its words are a look
+		case strings.Contains(value, "unixexec:"):
+			s.add(CodeExecute, w.Text) // an address of D-Bus that is a program
+		case strings.HasSuffix(name, "address") && !short && strings.Contains(value, ":"):
+			s.add(NetworkIn, w.Text)
 		}
 	}
 }
 
+// longNames are the names without dashes of an option by its letter.
+func (s *spec) longNames(letter byte) (names []string) {
+	f := s.lookupShort(letter)
+	if f == nil {
+		return nil
+	}
+	for n, other := range s.long {
+		if other == f && strings.HasPrefix(n, "--") {
+			names = append(names, n[2:])
+		}
+	}
+	return names
+}
+
 // takesText are programs whose words are texts to find or print.
-var takesText = set(`grep egrep fgrep zgrep rg ag ack printf test [ [[ expr seq find fd git-grep`)
+var takesText = set(`echo true false : grep egrep fgrep zgrep rg ag ack printf test [ [[ expr seq find fd git-grep`)
 
 // mostWords is how many words braces may make before they use up the machine.
 const mostWords = 1 << 16

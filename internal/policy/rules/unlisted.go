@@ -12,6 +12,7 @@ func optionNamed(name string) option {
 	if o := vocabulary()[name].option; o != (option{}) {
 		return o
 	}
+	name = strings.TrimPrefix(name, "only-")
 	first, rest, parts := strings.Cut(name, "-")
 	if !parts {
 		return option{}
@@ -50,6 +51,7 @@ func optionNamed(name string) option {
 // to it.
 func (j *judge) unlisted(s *segment, sp *spec, p *parsed, name string, words []shell.Word, value string, attached bool) {
 	p.unknown = name
+	p.led = p.led || attached && strings.Contains(value, "/") && value != "/dev/null"
 	d := optionNamed(name)
 	w := words[0]
 	given := attached

@@ -261,6 +261,10 @@ func (q *Questions) Answer(ctx context.Context, p principal.Principal, name id.A
 	if err != nil {
 		return approval.View{}, err
 	}
+	process, err := gate.Answering(ctx)
+	if err != nil && kind != approval.Deny {
+		return approval.View{}, authorised.Deny(ctx, err)
+	}
 	reason = q.cfg.Records.Redactor().Text(reason)
 	now, digest := q.clock.now(), ""
 	a.Separate = q.cfg.Separate
@@ -296,7 +300,7 @@ func (q *Questions) Answer(ctx context.Context, p principal.Principal, name id.A
 	}
 	shown := shownOf(a)
 	ctx = context.WithoutCancel(ctx) // an answer that is recorded counts, whoever waits to hear of it
-	if _, err := q.cfg.Records.Append(ctx, answerRecord(q.clean(replied), shown.Question, p)); err != nil {
+	if _, err := q.cfg.Records.Append(ctx, answerRecord(q.clean(replied), shown.Question, p, process)); err != nil {
 		return approval.View{}, fmt.Errorf("cannot record the answer, so it does not count: %w", err)
 	}
 	crashpoint.Here("daemon.approval.recorded")

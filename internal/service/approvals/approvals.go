@@ -115,6 +115,9 @@ func (q *Questions) Ask(ctx context.Context, x *gate.Question) (gate.Pass, error
 	if err != nil {
 		return gate.Pass{}, err
 	}
+	if hidden := hiddenOf(x); hidden != "" {
+		return gate.Pass{}, refused(x, "a person has to approve it, and would not see all of it: %s", record.Veiled(hidden))
+	}
 	if c, ok := x.Request.Op.(operation.Commanding); ok {
 		if n := size(c.Command().Argv) + size(c.Command().Env); n > maxAsked {
 			return gate.Pass{}, refused(x, "a person has to approve it, and %d bytes are more than one reads; put what it does into a file of "+
@@ -295,6 +298,12 @@ func (q *Questions) await(ctx context.Context, x *gate.Question, a approval.Appr
 	select {
 	case <-w.done:
 		return nil
+	case <-q.cfg.Judge.Changed(x.Judgement.Policy):
+		// It is put anew with what the policy says now. An answer that came a moment before is looked at with the policy of then.
+		if q.expire(context.WithoutCancel(ctx), a.ID); w.answered {
+			return nil
+		}
+		return gate.ErrJudgeAgain
 	case <-t.C:
 		if q.clock.now().Before(w.until) { // it waited for less long than the question does
 			return refused(x, "nobody has answered in the time that it was to wait; %s", left)
@@ -387,6 +396,9 @@ func (h Here) Ask(ctx context.Context, x *gate.Question) (gate.Pass, error) {
 	if err != nil {
 		return gate.Pass{}, err
 	}
+	if hidden := hiddenOf(x); hidden != "" {
+		return gate.Pass{}, refused(x, "a person has to approve it, and would not see all of it: %s", record.Veiled(hidden))
+	}
 	subject.Thread = ""
 	a, err := approval.New(askOf(x, subject), time.Now(), h.Wait)
 	if err != nil {
@@ -408,7 +420,7 @@ func (h Here) Ask(ctx context.Context, x *gate.Question) (gate.Pass, error) {
 	if a, err = a.Reply(by, true, kind, reason, time.Now()); err != nil {
 		return gate.Pass{}, gate.Refuse(err)
 	}
-	if _, err := h.Records.Append(context.WithoutCancel(ctx), answerRecord(a, questionOf(x), by)); err != nil {
+	if _, err := h.Records.Append(context.WithoutCancel(ctx), answerRecord(a, questionOf(x), by, "")); err != nil {
 		return gate.Pass{}, fmt.Errorf("cannot record the answer, so it was not done: %w", err)
 	}
 	if a, err = a.Spend(subject, time.Now()); err != nil {

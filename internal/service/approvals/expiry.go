@@ -59,7 +59,7 @@ func (q *Questions) end(ctx context.Context, name id.Approval) error {
 // recordEnd records and tells that nobody answered.
 func (q *Questions) recordEnd(ctx context.Context, a store.Approval) (int64, error) {
 	v := shownOf(a)
-	seq, err := q.cfg.Records.Append(ctx, answerRecord(a.Approval, v.Question, principal.Self()))
+	seq, err := q.cfg.Records.Append(ctx, answerRecord(a.Approval, v.Question, principal.Self(), ""))
 	if err != nil {
 		return 0, err
 	}

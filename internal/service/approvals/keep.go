@@ -7,6 +7,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/gate"
 	"github.com/carrel-dev/carrel/internal/spec/approval"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
+	"github.com/carrel-dev/carrel/internal/state/record"
 )
 
 // keepOf is what may be remembered of a plan, without secrets in what people read. What is compared are digests of the words as they are.
@@ -16,7 +17,8 @@ func keepOf(x *gate.Question, p operation.Plan) *approval.Keep {
 	}
 	k := &approval.Keep{By: p.Keep.By, Thread: p.Keep.Session}
 	for _, s := range p.Keep.Steps {
-		k.Steps = append(k.Steps, approval.Step{Text: x.Record.Redactor().Text(s.Text), Key: s.Key})
+		text, _ := record.ShownCommand(x.Record.Redactor(), s.Command)
+		k.Steps = append(k.Steps, approval.Step{Text: s.Target + ": " + text, Key: s.Key})
 	}
 	return k
 }

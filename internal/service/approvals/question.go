@@ -42,68 +42,99 @@ func subjectOf(x *gate.Question) (approval.Subject, error) {
 	return s, err
 }
 
-// questionOf is what a person is shown of a request, without secrets.
+// questionOf is what a person is shown of a request, without secrets. What a model wrote is shown whole, but for secrets that are one
+// plain word: see hiddenOf.
 func questionOf(x *gate.Question) approval.Question {
 	r, clean := x.Request, x.Record.Redactor()
+	text, argv := clean.Text, x.Record.Argv
+	if written(r) {
+		text = func(s string) string {
+			s, _ = clean.Plain(s)
+			return s
+		}
+	}
+	texts := func(list []string) []string {
+		out := make([]string, 0, len(list))
+		for _, s := range list {
+			out = append(out, text(s))
+		}
+		return out
+	}
 	q := approval.Question{
 		Trace: r.Trace, Kind: r.Op.Op(), Key: r.On.Key, Owner: r.On.Owner, User: string(r.On.Name), Source: judge.SourceOf(r),
 		Isolation: r.On.Isolation(), Decision: x.Judgement.Decision,
 	}
 	if c, ok := r.Op.(operation.Commanding); ok {
 		words := c.Command()
-		q.Argv, q.Cwd, q.Env = x.Record.Argv(), clean.Text(words.Cwd), clean.Texts(words.Env)
+		q.Argv, q.Cwd, q.Env = argv(), text(words.Cwd), texts(words.Env)
+		if written(r) {
+			q.Argv, _ = record.ShownWords(clean, words.Argv)
+		}
 	}
 	if c, ok := r.Op.(operation.Connect); ok {
 		q.Host, q.Port, q.Rule = clean.Text(c.Host), c.Port, clean.Text(c.Rule)
 	}
-	reasons := q.Decision.Reasons
+	reasons := texts(q.Decision.Reasons)
 	if c, ok := r.Op.(operation.TaskAsks); ok {
-		q.Argv = clean.Argv(c.Asked)
-		reasons = append(slices.Clone(reasons), "task "+string(c.ID)+" says: "+c.Title)
+		q.Argv, _ = record.ShownWords(clean, c.Asked)
+		reasons = append(reasons, "task "+string(c.ID)+" says: "+text(c.Title))
 	}
 	if p, ok := r.Op.(operation.Plan); ok {
-		q.Argv = clean.Texts(p.Lines())
+		p, _ = record.ShownPlan(clean, p)
+		q.User = "" // each step says as whom it runs; the agent's workspace is only where it was proposed
+		q.Argv = p.Lines()
 		reasons = append(slices.Concat(reasons, stepReasons(p)), "the agent says that it is for: "+p.Goal)
+		reasons = append(reasons, p.Says...)
 		if p.From > 0 {
 			reasons = append(reasons, fmt.Sprintf("you approve plan %d one step at a time: it has %d steps", p.Number, p.Whole))
 		}
 	}
 	// Copies where something changes: the decision is the cache's.
-	q.Decision.Reasons = clean.Texts(reasons)
+	q.Decision.Reasons = reasons
 	segments := q.Decision.Segments
 	q.Decision.Segments = make([]rules.Segment, 0, min(len(segments), maxSegments))
 	for _, s := range segments[:min(len(segments), maxSegments)] {
-		s.Text, s.Reasons = clean.Text(s.Text), clean.Texts(s.Reasons)
+		s.Text, s.Reasons = text(s.Text), texts(s.Reasons)
 		q.Decision.Segments = append(q.Decision.Segments, s)
 	}
 	return q
 }
 
-// A question names the reasons of at most so many steps of a plan, of each so many, and of each reason so many bytes.
-const maxStepReasons, maxReasonsOfStep, maxReasonOfStep = 16, 3, 200
-
-// stepReasons are what the policy asks about steps of a plan for. The same step on several hosts is named once.
-func stepReasons(p operation.Plan) (all []string) {
-	more := 0
-	for i, s := range p.Steps {
-		if len(s.Why) == 0 || i > 0 && s.Command == p.Steps[i-1].Command && slices.Equal(s.Why, p.Steps[i-1].Why) {
-			continue
-		}
-		if len(all) == maxStepReasons {
-			more++
-			continue
-		}
-		var why []string
-		for _, r := range s.Why[:min(len(s.Why), maxReasonsOfStep)] {
-			if len(r) > maxReasonOfStep {
-				r = strings.ToValidUTF8(r[:maxReasonOfStep], "") + "…"
-			}
-			why = append(why, r)
-		}
-		all = append(all, fmt.Sprintf("step %d: %s", max(p.From-1, 0)+i+1, strings.Join(why, "; ")))
+// written reports whether a model wrote what is asked about, or a program that asks in a workspace.
+func written(r *operation.Request) bool {
+	switch r.Op.(type) {
+	case operation.Plan, operation.TaskAsks:
+		return true
 	}
-	if more > 0 {
-		all = append(all, fmt.Sprintf("%d steps more have reasons of their own", more))
+	return judge.SourceOf(r) != rules.User
+}
+
+// hiddenOf is what a mask would hide from a person who is asked about something that a model wrote, beside plain words: what runs is
+// not masked. It is "" if nothing is hidden.
+func hiddenOf(x *gate.Question) (hidden string) {
+	if !written(x.Request) {
+		return ""
+	}
+	clean := x.Record.Redactor()
+	switch op := x.Request.Op.(type) {
+	case operation.Plan:
+		_, hidden = record.ShownPlan(clean, op)
+	case operation.TaskAsks:
+		_, hidden = record.ShownWords(clean, op.Asked)
+	case operation.Commanding:
+		if _, hidden = record.ShownWords(clean, op.Command().Argv); hidden == "" {
+			_, hidden = clean.Plain(op.Command().Cwd)
+		}
+	}
+	return hidden
+}
+
+// stepReasons are all that the policy asks about steps of a plan for. The same step on several hosts is named once.
+func stepReasons(p operation.Plan) (all []string) {
+	for i, s := range p.Steps {
+		if len(s.Why) > 0 && (i == 0 || s.Command != p.Steps[i-1].Command || !slices.Equal(s.Why, p.Steps[i-1].Why)) {
+			all = append(all, fmt.Sprintf("step %d: %s", max(p.From-1, 0)+i+1, strings.Join(s.Why, "; ")))
+		}
 	}
 	return all
 }
@@ -125,13 +156,19 @@ func cleaned(r *redact.Redactor, v approval.View) approval.View {
 		return v
 	}
 	q := &v.Question
-	q.Key, q.Cwd, q.Argv, q.Env = id.Key(r.Text(string(q.Key))), r.Text(q.Cwd), r.Argv(q.Argv), r.Texts(q.Env)
+	text, argv := r.Text, r.Argv
+	if q.Kind == operation.RunPlan || q.Kind == operation.AskTask || q.Source != rules.User {
+		// It was cleaned part by part, and put together with other words: only what has become known since is looked for.
+		text = r.KnownText
+		argv = func(list []string) []string { return eachOf(list, r.KnownText) }
+	}
+	q.Key, q.Cwd, q.Argv, q.Env = id.Key(r.Text(string(q.Key))), text(q.Cwd), argv(q.Argv), eachOf(q.Env, text)
 	q.Host, q.Rule = r.Text(q.Host), r.Text(q.Rule)
-	q.Decision.Reasons = r.Texts(q.Decision.Reasons)
+	q.Decision.Reasons = eachOf(q.Decision.Reasons, text)
 	q.Decision.Segments = slices.Clone(q.Decision.Segments) // others look at these
 	for i := range q.Decision.Segments {
 		s := &q.Decision.Segments[i]
-		s.Text, s.Reasons = r.Text(s.Text), r.Texts(s.Reasons)
+		s.Text, s.Reasons = text(s.Text), eachOf(s.Reasons, text)
 	}
 	v.Subject.Argv, v.Files = r.Argv(v.Subject.Argv), r.Texts(v.Files)
 	if v.Answer != nil {
@@ -140,6 +177,15 @@ func cleaned(r *redact.Redactor, v approval.View) approval.View {
 		v.Answer = &answer
 	}
 	return v
+}
+
+// eachOf is a list of texts, each changed.
+func eachOf(list []string, change func(string) string) []string {
+	out := slices.Clone(list)
+	for i, s := range out {
+		out[i] = change(s)
+	}
+	return out
 }
 
 // answered is the Data of a record of an answer.
@@ -155,6 +201,8 @@ type answered struct {
 	Source rules.Origin `json:"source,omitempty"`
 	// Permission is what is remembered of it, as "Bash(cat /etc/os-release)".
 	Permission string `json:"permission,omitempty"`
+	// Process is the process that gave it, with those that it comes from; "" if it is none of this machine.
+	Process string `json:"process,omitempty"`
 }
 
 // expired is the kind of an answer that nobody gave.
@@ -166,14 +214,14 @@ func answerOf(r audit.Record) (a answered) {
 	return a
 }
 
-func answerRecord(a approval.Approval, asked approval.Question, by principal.Principal) audit.Record {
-	data := answered{Kind: expired}
+func answerRecord(a approval.Approval, asked approval.Question, by principal.Principal, process string) audit.Record {
+	data := answered{Kind: expired, Process: process}
 	rec := audit.Record{
 		Type: audit.Approval, Trace: asked.Trace, Principal: by.String(), Owner: record.OnBehalf(by), Workspace: a.Subject.Workspace,
 		ActionDigest: a.Subject.Digest, Approval: string(a.ID), Status: audit.StatusDenied,
 	}
 	if a.Answer != nil {
-		data = answered{Kind: a.Answer.Kind, Reason: a.Answer.Reason, Self: a.Answer.Self}
+		data = answered{Kind: a.Answer.Kind, Reason: a.Answer.Reason, Self: a.Answer.Self, Process: process}
 		if data.Self {
 			data.Source = asked.Source
 		}

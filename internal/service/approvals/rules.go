@@ -42,6 +42,9 @@ func (q *Questions) AllowCommand(ctx context.Context, p principal.Principal, ref
 	if err := approval.MayWrite(p, everybody); err != nil {
 		return none, authorised.Deny(ctx, err)
 	}
+	if _, err := gate.Answering(ctx); err != nil {
+		return none, authorised.Deny(ctx, err)
+	}
 	if clean := q.cfg.Records.Redactor().Argv(argv); len(clean) > 0 && &clean[0] != &argv[0] {
 		return none, authorised.Deny(ctx, fmt.Errorf("cannot allow that: a word of it is a secret, which whoever lists the rules sees; give "+
 			"the command the secret by a variable or a file: %w", errdefs.ErrInvalidArgument))

@@ -62,6 +62,9 @@ func (t *Tokens) CreateToken(ctx context.Context, p principal.Principal, want pr
 	if err != nil {
 		return none(err)
 	}
+	if _, err := gate.Answering(ctx); err != nil {
+		return none(authorised.Deny(ctx, err))
+	}
 	made, err := t.grant(p, want)
 	if errdefs.IsPermissionDenied(err) {
 		err = authorised.Deny(ctx, err)

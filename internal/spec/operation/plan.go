@@ -18,6 +18,8 @@ type Plan struct {
 	// Goal is what the agent says that it is for.
 	Goal  string     `json:"goal,omitempty"`
 	Steps []PlanStep `json:"steps,omitempty"`
+	// Says is what else the agent says of it, as a person reads it: its risk, that it needs root, what it changes beside.
+	Says []string `json:"says,omitempty"`
 	// From is the number of the first of these steps, where they are one of a plan of Whole steps that a person approves one at
 	// a time; 0 for a whole plan.
 	From  int `json:"from,omitempty"`
@@ -31,6 +33,8 @@ type Plan struct {
 	// plan that is left, which has a digest of its own. Neither is part of the digest: both follow from the steps.
 	Files []string                           `json:"-"`
 	Part  func(files []string) (Plan, error) `json:"-"`
+	// Again returns the plan as the policy says of it now, where that has changed while a person was asked; an error refuses the plan.
+	Again func() (Plan, error) `json:"-"`
 	// Keep is what an answer for the session remembers of the plan; nil if it can be answered for once only. It is no part of the
 	// digest: it follows from the steps.
 	Keep *Keep `json:"-"`
@@ -46,8 +50,8 @@ type Keep struct {
 
 // KeptStep is one command that a person is asked about.
 type KeptStep struct {
-	// Text is its target and command, as a person reads them.
-	Text string
+	// Target and Command are those of the step.
+	Target, Command string
 	// Key is the digest of all that has to be the same for the command to pass again: its words and what is around them, its target, what
 	// the policy says of it and the policy itself.
 	Key string
@@ -63,6 +67,8 @@ type PlanStep struct {
 	ReadOnly bool   `json:"read_only,omitempty"`
 	// Profile is what holds it on the user's machine, one of Profiles; "" elsewhere.
 	Profile string `json:"profile,omitempty"`
+	// As is as whom, on which machine and in which directory it runs on a host, as a person reads it; "" if that is not known.
+	As string `json:"as,omitempty"`
 	// Background: the plan goes on while it runs, for at most LimitMS.
 	Background bool  `json:"background,omitempty"`
 	LimitMS    int64 `json:"limit_ms,omitempty"`
@@ -157,6 +163,9 @@ func (p Plan) Lines() []string {
 		held := ""
 		if s.Profile != "" {
 			held = ", profile " + s.Profile
+		}
+		if s.As != "" {
+			held += ", as " + s.As
 		}
 		lines = append(lines, fmt.Sprintf("%d. %s%s: %s  [%s, risk %d%s]", before+i+1, part, s.Target, s.Command, why, s.Risk, held))
 		if s.Diff != "" {

@@ -254,8 +254,12 @@ func (p *Param) Allowed() string {
 // Argv is the command that carries a call out. The call has no problems.
 func (c *Call) Argv() []string {
 	t := Find(c.Tool)
-	return append([]string{"/bin/sh", "-c", t.script(c), t.Name}, t.args(c)...)
+	return append([]string{"/bin/sh", "-c", fixedPath + t.script(c), t.Name}, t.args(c)...)
 }
+
+// fixedPath has programs of tools be those of the system, whatever the PATH of who asks has: a directory of a project in front of it would
+// put programs of its own in their place.
+const fixedPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
 
 // String is the call as people read it.
 func (c *Call) String() string {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unicode"
+	"unicode/utf8"
 
 	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
@@ -29,6 +31,7 @@ const (
 	maxRemoteName = 64
 	maxHeld       = 1 << 10
 	maxStepError  = 4 << 10
+	maxAs         = 1 << 10
 )
 
 type serving = connect.BidiStream[carrelv1.ServeRequest, carrelv1.ServeResponse]
@@ -58,6 +61,9 @@ func (s agents) serve(ctx context.Context, stream *serving) error {
 	if len(start.GetPlace()) > maxDigest {
 		return invalid("place", fmt.Sprintf("it has %d bytes", len(start.GetPlace())), fmt.Sprintf("give at most %d", maxDigest))
 	}
+	if err := checkAs(start); err != nil {
+		return err
+	}
 	profile := cmp.Or(start.GetProfile(), operation.Unheld)
 	if !slices.Contains(operation.Profiles, profile) {
 		return invalid("profile", fmt.Sprintf("there is no %.40q", profile), "name one of "+strings.Join(operation.Profiles, ", "))
@@ -65,6 +71,7 @@ func (s agents) serve(ctx context.Context, stream *serving) error {
 	h := &hosts{
 		sender: sender[carrelv1.ServeResponse]{await: s.await(ctx), stream: stream}, local: start.GetLocal(), remotes: start.GetRemotes(),
 		patches: start.GetPatches(), remotePatches: start.GetRemotePatches(), profile: profile, place: start.GetPlace(),
+		as: start.GetAs(), remotesAs: start.GetRemotesAs(),
 		waiting: map[int64]chan<- *carrelv1.ServeRequest{},
 	}
 	leave, over, err := s.gate.ServeHosts(ctx, authn.FromContext(ctx), ref, task, h)
@@ -90,6 +97,26 @@ func (s agents) serve(ctx context.Context, stream *serving) error {
 	}
 }
 
+// checkAs checks what a client says of where steps run: a person reads it.
+func checkAs(start *carrelv1.ServeStart) error {
+	if len(start.GetRemotesAs()) > maxRemotes {
+		return invalid("remotes_as", fmt.Sprintf("there are %d", len(start.GetRemotesAs())), fmt.Sprintf("say it of at most %d", maxRemotes))
+	}
+	bad := func(s string) bool {
+		return len(s) > maxAs || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
+	}
+	if bad(start.GetAs()) {
+		return invalid("as", "it is long or no text on one line", fmt.Sprintf("give at most %d bytes", maxAs))
+	}
+	for name, text := range start.GetRemotesAs() {
+		if bad(text) {
+			return invalid("remotes_as", fmt.Sprintf("what is said of %.80q is long or no text on one line", name),
+				fmt.Sprintf("give at most %d bytes", maxAs))
+		}
+	}
+	return nil
+}
+
 func checkRemotes(names []string) error {
 	if len(names) > maxRemotes {
 		return invalid("remotes", fmt.Sprintf("there are %d", len(names)), fmt.Sprintf("name at most %d", maxRemotes))
@@ -109,7 +136,8 @@ type hosts struct {
 	sender[carrelv1.ServeResponse]
 
 	local, patches, remotePatches bool
-	profile, place                string
+	profile, place, as            string
+	remotesAs                     map[string]string
 	remotes                       []string
 
 	steps   sync.Mutex
@@ -129,6 +157,14 @@ func (h *hosts) Remotes() []string { return h.remotes }
 
 // Place implements runtime.Hosts.
 func (h *hosts) Place() string { return h.place }
+
+// As implements runtime.Hosts.
+func (h *hosts) As(remote string) string {
+	if remote != "" {
+		return h.remotesAs[remote]
+	}
+	return h.as
+}
 
 // errGone is that the client has gone, which says nothing of the command.
 func errGone() error {

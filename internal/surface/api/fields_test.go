@@ -33,6 +33,7 @@ var values = map[string][2]any{
 	"RunTaskRequest.after":          {"c-0123456789abcdef", "c-fedcba9876543210"},
 	"ServeStart.task_id":            {"c-0123456789abcdef", "c-fedcba9876543210"},
 	"ServeStart.remotes":            {"web-1", "web-2"},
+	"ServeStart.remotes_as":         {"web-1", "web-2"},
 	"ServeStart.profile":            {"workspace_write", "read_only"},
 	"CreateRequest.allow":           {"userns", "io_uring"},
 	"CreateRequest.secret_files":    {"A_KEY=.config/a", "B_KEY=b"},

@@ -16,6 +16,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/carrel-dev/carrel/internal/linux/lineage"
 	"github.com/carrel-dev/carrel/internal/linux/peercred"
 	"github.com/carrel-dev/carrel/internal/spec/principal"
 )
@@ -76,18 +77,24 @@ func (a *Peers) Judge(c peercred.Cred) principal.Principal {
 
 // Of returns the principal at the other end of c, which must be a Unix connection.
 func (a *Peers) Of(c net.Conn) (principal.Principal, error) {
+	p, _, err := a.of(c)
+	return p, err
+}
+
+// of is Of, with the process.
+func (a *Peers) of(c net.Conn) (p principal.Principal, from lineage.Peer, err error) {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
-		return principal.Principal{}, fmt.Errorf("cannot tell who is calling: %T carries no peer credentials: %w", c, errdefs.ErrUnauthenticated)
+		return p, from, fmt.Errorf("cannot tell who is calling: %T carries no peer credentials: %w", c, errdefs.ErrUnauthenticated)
 	}
 	cred, err := peercred.Of(u)
 	if err != nil {
-		return principal.Principal{}, fmt.Errorf("cannot tell who is calling: %w: %w", err, errdefs.ErrUnauthenticated)
+		return p, from, fmt.Errorf("cannot tell who is calling: %w: %w", err, errdefs.ErrUnauthenticated)
 	}
 	if err := a.outside(u, cred); err != nil {
-		return principal.Principal{}, err
+		return p, from, err
 	}
-	return a.Judge(cred), nil
+	return a.Judge(cred), lineage.Peer{PID: cred.PID, Since: lineage.Now()}, nil
 }
 
 // outside refuses a peer that is in a workspace, or may be.
@@ -117,11 +124,11 @@ func Refused(ctx context.Context) error {
 // when it is accepted. A peer that cannot be authenticated gets the zero
 // Principal, which may do nothing.
 func (a *Peers) ConnContext(ctx context.Context, c net.Conn) context.Context {
-	p, err := a.Of(c)
+	p, from, err := a.of(c)
 	if err != nil {
 		p, ctx = principal.Principal{}, context.WithValue(ctx, refusedKey{}, err)
 	}
-	return withArrival(NewContext(ctx, p), "unix "+p.String())
+	return withArrival(lineage.NewContext(NewContext(ctx, p), from), "unix "+p.String())
 }
 
 // NewContext returns ctx with p as the caller.

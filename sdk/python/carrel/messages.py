@@ -2056,6 +2056,10 @@ class ServeStart(Message):
     place: str = ""
     # Patches of files on the remote hosts are carried out.
     remote_patches: bool = False
+    # As whom, on which machine and in which directory steps on this machine run, as a person reads it; at most 1024 bytes.
+    as_: str = ""
+    # The same of remote hosts, by their names: address, port, user, directory, and whether sudo may be used.
+    remotes_as: dict[str, str] = field(default_factory=dict)
     _FIELDS: ClassVar[tuple[Field, ...]] = (
         Field("workspace", "workspace", "string", "one", None),
         Field("task_id", "taskId", "string", "one", None),
@@ -2065,6 +2069,8 @@ class ServeStart(Message):
         Field("profile", "profile", "string", "one", None),
         Field("place", "place", "string", "one", None),
         Field("remote_patches", "remotePatches", "bool", "one", None),
+        Field("as_", "as", "string", "one", None),
+        Field("remotes_as", "remotesAs", "message", "map", None),
     )
 
 

@@ -757,6 +757,8 @@ export const schema = {
     ['profile', 'string', 'one'],
     ['place', 'string', 'one'],
     ['remotePatches', 'bool', 'one'],
+    ['as', 'string', 'one'],
+    ['remotesAs', 'message', 'map'],
   ],
   AgentPatch: [
     ['number', 'int64', 'one'],

@@ -1720,6 +1720,14 @@ export interface ServeStart {
    * Patches of files on the remote hosts are carried out.
    */
   remotePatches: boolean;
+  /**
+   * As whom, on which machine and in which directory steps on this machine run, as a person reads it; at most 1024 bytes.
+   */
+  as: string;
+  /**
+   * The same of remote hosts, by their names: address, port, user, directory, and whether sudo may be used.
+   */
+  remotesAs: Record<string, string>;
 }
 
 /**

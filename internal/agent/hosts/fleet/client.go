@@ -158,6 +158,38 @@ func (c *Client) target(h *Host) (*target, error) {
 	return t, nil
 }
 
+// As says as whom and where steps run on a host, as a person reads it: user, address, port, directory, and whether sudo may be used. It
+// connects to nothing.
+func (c *Client) As(h Host) (string, error) {
+	t, err := c.target(&h)
+	if err != nil {
+		return "", err
+	}
+	text := fmt.Sprintf("%s at %s, in %s", Named(t.user), net.JoinHostPort(t.host, strconv.Itoa(t.port)), cmp.Or(h.Cwd, "the home directory"))
+	if len(h.Sudo) > 0 {
+		var list []string
+		for _, s := range h.Sudo {
+			list = append(list, strings.Join(s, " "))
+		}
+		text += ", root by sudo for: " + strings.Join(list, "; ")
+	}
+	if len(text) > maxAs {
+		text = strings.ToValidUTF8(text[:maxAs], "") + "…"
+	}
+	return text, nil
+}
+
+// maxAs bounds what As says, in bytes.
+const maxAs = 512
+
+// Named is a user's name, with what root is in words.
+func Named(user string) string {
+	if user == "root" {
+		return "root, who may do everything,"
+	}
+	return user
+}
+
 // way returns the last host of ProxyJump. The first has a way of its own in the ssh configuration, as OpenSSH has it.
 func (c *Client) way(jumps []string, depth int) (last *target, err error) {
 	if len(jumps) > MaxJumps || depth > MaxJumps {

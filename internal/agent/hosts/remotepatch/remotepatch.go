@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/carrel-dev/carrel/internal/files/patch"
+	"github.com/carrel-dev/carrel/internal/spec/tools"
 )
 
 // Bounds, in bytes but for the last two. maxText is those of what a host says beside the contents of files.
@@ -45,7 +46,7 @@ func Do(ctx context.Context, run Run, seen *Seen, host string, w patch.Wanted) (
 	if err != nil {
 		return out, err
 	}
-	text, err := run(ctx, command("read"), []byte(strings.Join(names, "\n")+"\n"))
+	text, err := run(ctx, command("read", tools.Roots...), []byte(strings.Join(names, "\n")+"\n"))
 	if err != nil {
 		return out, fmt.Errorf("cannot read the files: %w", err)
 	}
@@ -164,8 +165,8 @@ func parse(text []byte, names []string) (dir, own string, found map[string]patch
 }
 
 func unreadable(text []byte) error {
-	return fmt.Errorf("cannot use what the host says of its files: it is no answer to what was asked, or a file changed while it was "+
-		"read: %.80q: %w", text, errdefs.ErrUnavailable)
+	return fmt.Errorf("cannot use what the host says of its files: the %d bytes are no answer to what was asked, or a file changed while it "+
+		"was read: %w", len(text), errdefs.ErrUnavailable)
 }
 
 // reader takes an output apart. Once something is wrong it returns nothing more.

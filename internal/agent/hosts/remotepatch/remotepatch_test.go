@@ -488,3 +488,22 @@ func TestCut(t *testing.T) {
 		}
 	}
 }
+
+// Files elsewhere than below the directory of the user and what tools read are not opened, and an error has nothing of a file.
+func TestFilesElsewhereAreNotRead(t *testing.T) {
+	for _, sh := range shells(t) {
+		h := newHost(t, sh)
+		other := newHost(t, sh)
+		other.put("f", "planted-content\n", 0o644)
+		h.put("f", "planted-content\n", 0o644)
+		for _, name := range []string{other.at("f"), other.at("none"), "/tmp/carrel-none", "/none"} {
+			_, err := h.do("--- "+name+"\n+++ "+name+"\n@@ -1 +1 @@\n-a\n+b\n", "")
+			if err == nil || !strings.Contains(err.Error(), "files are changed below "+h.home) || strings.Contains(err.Error(), "planted") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if _, err := h.do("--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n", ""); err == nil || strings.Contains(err.Error(), "planted") {
+			t.Error(err)
+		}
+	}
+}

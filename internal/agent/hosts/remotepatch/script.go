@@ -3,7 +3,7 @@ package remotepatch
 // script is what a shell on a remote host runs: sh -c script carrel-patch VERB … It needs a shell of POSIX and the coreutils of
 // GNU, whose cp keeps attributes. What it works on comes on its standard input, never in its arguments. Its verbs:
 //
-//	read             paths, one a line; tells what is there: see parse
+//	read DIR…        paths, one a line; tells what is there, of those below a DIR or the directory in which it runs: see parse
 //	apply ID         a change: see send. All files are changed, or none if it ends with another status than 0
 //	undo NEW OLD     undoes the change OLD, as the change NEW
 //	list             tells the changes that are kept
@@ -193,11 +193,14 @@ run() {
 }
 case $verb in
 read)
- here=$(pwd -P); ready
+ shift; here=$(pwd -P); ready
  say "dir $here"; say "dir $base"
  total=0
  while IFS= read -r name; do
   case $name in /*) path=$name ;; *) path=${here%/}/$name ;; esac
+  in=; case $path in "${here%/}"/*) [ "$here" = / ] || in=1 ;; esac
+  for r; do case $path in "$r"/*) in=1 ;; esac; done
+  [ -n "$in" ] || { echo "refused files are changed below $here $* alone; propose a command"; continue; }
   up=${path%/*}; while [ -n "$up" ] && gone "$up"; do up=${up%/*}; done
   f=./${path##*/}
   ( enter "${up:-/}" || { echo "refused its directory is none, or a part of its path is a symbolic link; name the file itself"; exit 2; }

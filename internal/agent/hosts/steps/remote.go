@@ -75,6 +75,17 @@ func (r *Remotes) Digest() string { return r.digest }
 // Names are the names of the hosts, in the order of the file.
 func (r *Remotes) Names() []string { return r.names }
 
+// As says as whom and where commands run on each host, as far as that can be told.
+func (r *Remotes) As() map[string]string {
+	all := map[string]string{}
+	for name, h := range r.hosts {
+		if as, err := r.client.As(h); err == nil {
+			all[name] = as
+		}
+	}
+	return all
+}
+
 // Orders are how a step reaches several hosts: as set says, and where it says nothing as the inventory does.
 func (r *Remotes) Orders(set fanout.Settings) fanout.Orders {
 	o := fanout.Orders{All: set.Over(r.order).Order()}

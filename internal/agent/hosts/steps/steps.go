@@ -42,6 +42,9 @@ type Config struct {
 	Remotes []string
 	// Place stands for where steps are carried out; see runtime.Hosts.
 	Place string
+	// As and RemotesAs say as whom and where steps on this machine and on the remote hosts run; see runtime.Hosts.
+	As        string
+	RemotesAs map[string]string
 	// Background begins commands that outlive this process, on this machine if Local is set and on the hosts of Remotes.
 	Background Run
 	// Patch computes changes to files on this machine, and makes them; RemotePatch does so on the hosts that Remotes names.
@@ -71,7 +74,7 @@ func Serve(ctx context.Context, stream *Stream, workspace, task string, cfg Conf
 	defer context.AfterFunc(ctx, s.hangUp)()
 	if err := s.send(&carrelv1.ServeRequest{Message: &carrelv1.ServeRequest_Start{Start: &carrelv1.ServeStart{
 		Workspace: workspace, TaskId: task, Local: cfg.Local != nil, Remotes: cfg.Remotes, Patches: cfg.Patch != nil,
-		Profile: string(cfg.Profile), Place: cfg.Place, RemotePatches: cfg.RemotePatch != nil,
+		Profile: string(cfg.Profile), Place: cfg.Place, As: cfg.As, RemotesAs: cfg.RemotesAs, RemotePatches: cfg.RemotePatch != nil,
 	}}}); err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("cannot serve the steps of task %s: %w", task, err)
 	}

@@ -320,7 +320,8 @@ func (r *Recorder) RunTask(_ context.Context, _ principal.Principal, ref string,
 func (r *Recorder) ServeHosts(_ context.Context, _ principal.Principal, ref string, task id.Command, h runtime.Hosts) (
 	func(), <-chan struct{}, error,
 ) {
-	return func() {}, nil, r.note("ServeHosts", ref, task, h.Local(), h.Profile(), h.Remotes(), h.Patches(), h.RemotePatches(), h.Place())
+	return func() {}, nil, r.note("ServeHosts", ref, task, h.Local(), h.Profile(), h.Remotes(), h.Patches(), h.RemotePatches(), h.Place(),
+		h.As(""), h.As("web-1"), h.As("web-2")) // the names that tests give to hosts
 }
 
 // ListTasks implements api.Gate.
