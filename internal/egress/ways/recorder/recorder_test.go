@@ -85,6 +85,7 @@ func TestEveryConnectionIsCounted(t *testing.T) {
 			t.Errorf("%d records", n)
 		}
 		time.Sleep(61 * time.Second) //nolint:forbidigo // the test's own time
+		synctest.Wait()
 		n, connections, received := l.sum(t)
 		if n > 401 || connections != 3*many || received != 3*many {
 			t.Errorf("%d records of %d connections and %d bytes", n, connections, received)
