@@ -117,17 +117,22 @@ func (v *view) processes(context.Context) error {
 	return err
 }
 
-// egress returns the workspace whose carrel-egress a process says that it is, "" if it is none: that one has the last id
-// of the range.
+// egress returns the workspace whose carrel-egress a process says that it is, "" if it is none: that one has an id of the last quarter
+// of the range, counted down from the last but one by workspaces, or the last id.
 func (v *view) egress(p process) string {
-	last := uint64(v.in.First) + uint64(v.in.IDs) - 1
-	if len(p.ids) == 0 || slices.ContainsFunc(p.ids, func(id uint64) bool { return id != last }) {
+	first, count := uint64(v.in.First), uint64(v.in.IDs)
+	last := first + count - 1
+	if len(p.ids) == 0 || p.ids[0] > last || p.ids[0] < last && p.ids[0] < first+count-count/4 ||
+		slices.ContainsFunc(p.ids, func(id uint64) bool { return id != p.ids[0] }) {
 		return ""
 	}
 	text, _ := os.ReadFile(p.file("cmdline")) // it may have ended
 	program, name, _ := strings.Cut(strings.TrimSuffix(string(text), "\x00"), "\x00")
 	if program != "carrel-egress" {
 		return ""
+	}
+	if e, ok := v.ledger[name]; ok && p.ids[0] != last && p.ids[0] != last-1-(uint64(e.IDs.Executor)-first)/3 {
+		return "" // it has another one's id
 	}
 	return name
 }
