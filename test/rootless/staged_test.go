@@ -32,6 +32,9 @@ const digest = `cd ~/project && find . -printf '%p %y %m %U %n %C@ %l\n' | sort 
 
 // Whatever a command does in a staged copy, nothing of it is in the directory, or in one that is linked with it, before it is applied.
 func TestStagedHoldsEverything(t *testing.T) {
+	if !has("git") {
+		t.Skip("skipped: no git on this host; apt-get install --no-install-recommends git")
+	}
 	u := newUser(t)
 	u.sh(`cd project; git config user.email a@b; git config user.name a; mkdir -p src .vscode .githooks sub/pkg store .ai node_modules/x
 		echo one > src/a.c; echo s > .vscode/settings.json; echo h > .githooks/pre-commit; git config core.hooksPath .githooks
@@ -78,6 +81,9 @@ func TestStagedHoldsEverything(t *testing.T) {
 
 // A person looks at a copy, applies it with its commits, takes it back, applies it again, in part, and discards it.
 func TestStagedFromRunToUndo(t *testing.T) {
+	if !has("git") {
+		t.Skip("skipped: no git on this host; apt-get install --no-install-recommends git")
+	}
 	u := newUser(t)
 	const as = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; "
 	u.sh("cd project; " + as + "git checkout -q -b main; echo one > a; echo 'out/' > .gitignore; seq 20 > many; chmod 600 many; git add .; git commit -qm one")
@@ -140,6 +146,9 @@ line"; mkdir out; echo o > out/o; sed -i 's/^3$/three/' many; git add a many; gi
 
 // An empty directory takes a repository, and everything that is made for one.
 func TestStagedEmptyDirectory(t *testing.T) {
+	if !has("git") {
+		t.Skip("skipped: no git on this host; apt-get install --no-install-recommends git")
+	}
 	u := newUser(t)
 	u.sh("rm -rf project; mkdir project; git init -q --bare src.git; git -c init.defaultBranch=main init -q w; cd w; " +
 		"git -c user.email=a@b -c user.name=a commit -q --allow-empty -m one; git push -q ../src.git HEAD:main")
@@ -219,6 +228,9 @@ func TestStagedEnds(t *testing.T) {
 
 // A copy is kept at checkpoints, made what it was at one, and gone on with.
 func TestStagedCheckpoints(t *testing.T) {
+	if !has("git") {
+		t.Skip("skipped: no git on this host; apt-get install --no-install-recommends git")
+	}
 	u := newUser(t)
 	u.sh("cd project; git checkout -q -b main; mkdir d; echo one > a; echo x > d/x; git add .; git -c user.email=a@b -c user.name=a commit -qm one")
 	r, run := u.stagedIn("echo two > a; rm -r d; mkdir d; echo y > d/y; git config user.email a@b; git config user.name a; git commit -qam two")
