@@ -407,20 +407,7 @@ func (a *app) writeChanges(path string, all []rootless.Changes) error {
 		return nil
 	}
 	list, _ := changesOf(all)
-	b, err := json.MarshalIndent(list, "", "  ")
-	if err != nil {
-		return err
-	}
-	b = append(b, '\n')
-	if path == "-" {
-		_, err = a.Err.Write(b)
-	} else {
-		err = treefile.Put(path, b)
-	}
-	if err != nil {
-		return fmt.Errorf("cannot write what was changed: %w", err)
-	}
-	return nil
+	return a.writeJSON(path, "what was changed", list)
 }
 
 // writeReport writes --report.
@@ -428,7 +415,12 @@ func (a *app) writeReport(path, name string, controls any) error {
 	if path == "" {
 		return nil
 	}
-	b, err := json.MarshalIndent(object{{"workspace", name}, {"controls", controls}}, "", "  ")
+	return a.writeJSON(path, "the report", object{{"workspace", name}, {"controls", controls}})
+}
+
+// writeJSON writes a file of the caller's, or stderr for "-".
+func (a *app) writeJSON(path, what string, data any) error {
+	b, err := json.MarshalIndent(data, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -439,7 +431,7 @@ func (a *app) writeReport(path, name string, controls any) error {
 		err = treefile.Put(path, b)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot write the report: %w", err)
+		return fmt.Errorf("cannot write %s: %w", what, err)
 	}
 	return nil
 }

@@ -65,7 +65,11 @@ func (s *state) stage(projects []launch.Project, name id.Workspace, writable []s
 // copyOf makes a staged copy of a directory, or takes up that of the run that this one goes on with.
 func (s *state) copyOf(dir *os.File, name id.Workspace) (*stagedCopy, error) {
 	if s.goesOn == "" {
-		c, err := copies.In(s.dir).Create(name, len(s.copies), dir)
+		var c *copies.Copy
+		err := s.alone(func() (err error) { // another run's sweep would take one that is half made for one that was left
+			c, err = copies.In(s.dir).Create(name, len(s.copies), dir)
+			return err
+		})
 		return &stagedCopy{Copy: c}, err
 	}
 	all, err := copies.In(s.dir).Of(s.goesOn)
@@ -171,7 +175,11 @@ func StageFor(ctx context.Context, name id.Workspace, n int, source string, own 
 		return nil, false, fmt.Errorf("cannot mount %s: %w", source, err)
 	}
 	defer dir.Close()
-	return copies.In(s.dir).For(ctx, name, n, dir, own)
+	err = s.alone(func() (err error) {
+		c, made, err = copies.In(s.dir).For(ctx, name, n, dir, own)
+		return err
+	})
+	return c, made, err
 }
 
 // HostReads says on which paths of a directory programs of the host act: by their names, and because the host's git is led there.

@@ -408,7 +408,7 @@ func (c *Copy) Discard(ctx context.Context) error {
 	return nil
 }
 
-// Sweep removes what is left of copies that were not made or not removed in full.
+// Sweep removes what is left of copies that were not made or not removed in full. No copy may be made meanwhile.
 func (s Store) Sweep(ctx context.Context) error {
 	runs, err := os.ReadDir(s.dir)
 	if err != nil {

@@ -74,7 +74,7 @@ func Assemble(ctx context.Context, n Note, at string, list []Changed) (r *Repo, 
 		}
 	}
 	for _, c := range list {
-		if err := put1(own, c); err != nil {
+		if err := follow(own, c); err != nil {
 			return nil, nil, fmt.Errorf("cannot read .git/%s of the copy: %w", c.Rel, err)
 		}
 	}
@@ -101,8 +101,8 @@ func (r *Repo) copyState(own *os.Root) error {
 	return copyTree(own, host, "refs")
 }
 
-// put1 does to own what was done to the copy.
-func put1(own *os.Root, c Changed) error {
+// follow does to own what was done to the copy.
+func follow(own *os.Root, c Changed) error {
 	if !state().MatchString(c.Rel) && !loose().MatchString("own/"+c.Rel) && !pack().MatchString("own/"+c.Rel) {
 		return nil
 	}
