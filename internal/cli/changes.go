@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
+	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/base/id"
 	"github.com/carrel-dev/carrel/internal/base/termtext"
@@ -20,7 +22,7 @@ func (a *app) changesCommand() *cobra.Command {
 		Long: `changes lists what your runs without root have left for you to decide. A staged copy has what a run
 with --here=staged wrote: "carrel changes RUN" lists its files, "carrel diff" shows them, and "carrel apply" or
 "carrel discard" ends it. With the name of a workspace of the daemon it lists what was changed in the directories that
-this may write, since it was made, by what it may do on the host.
+this may write, or without any in its home, since it was made, by what it may do to who uses them.
 
 Held back are new files on which programs of this host act without asking, such as .npmrc,
 which the end of another run moved out of the project into carrel's state. docs/hostfiles.md has the list of names.
@@ -40,18 +42,8 @@ the paths that are named. A file that is there already stays.`,
 			return moved(rootless.Restore(id.Workspace(*restore), args))("restored")
 		case *discard != "":
 			return moved(rootless.Discard(id.Workspace(*discard), args))("discarded")
-		case len(args) == 1 && id.IsWorkspace(args[0]):
-			list, err := rootless.StagedCopies(id.Workspace(args[0]))
-			if errdefs.IsNotFound(err) {
-				if all, cerr := rootless.ChangesOf(c.Context(), id.Workspace(args[0])); cerr != nil || len(all) > 0 {
-					objects, rows := changesOf(all)
-					return objects, rows, cerr
-				}
-			}
-			if err != nil {
-				return nil, nil, err
-			}
-			return stagedItems(c.Context(), list)
+		case len(args) == 1:
+			return a.changesBy(c.Context(), args[0])
 		case len(args) > 0:
 			return nil, nil, fmt.Errorf("cannot tell what to do with %s: add --restore RUN or --discard RUN: %w",
 				termtext.Visible(args[0]), errdefs.ErrInvalidArgument)
@@ -91,6 +83,30 @@ the paths that are named. A file that is there already stays.`,
 	})
 }
 
+// changesBy lists what a run or a workspace of the daemon changed.
+func (a *app) changesBy(ctx context.Context, ref string) (any, printer, error) {
+	if id.IsWorkspace(ref) {
+		list, err := rootless.StagedCopies(id.Workspace(ref))
+		if err == nil {
+			return stagedItems(ctx, list)
+		}
+		if !errdefs.IsNotFound(err) {
+			return nil, nil, err
+		}
+	}
+	if all, err := rootless.ChangesOf(ctx, a.nameOf(ctx, ref)); err != nil || len(all) > 0 {
+		objects, rows := changesOf(all)
+		return objects, rows, err
+	}
+	m, err := ask(ctx, a, files.ListChanges, &carrelv1.ListChangesRequest{Workspace: ref})
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot list what %s changed: no run left a staged copy with this name, and as a workspace of the daemon: %w",
+			termtext.Visible(ref), err)
+	}
+	objects, rows := changesIn(m)
+	return objects, rows, nil
+}
+
 // changesOf lists what was changed in directories, by what it may do on the host.
 func changesOf(all []rootless.Changes) ([]object, *table) {
 	t, objects := newTable(-1, "KIND", "PATH", "READER").wideOnly("READER").freeText(), []object{}
@@ -106,6 +122,23 @@ func changesOf(all []rootless.Changes) ([]object, *table) {
 		if c.Missed > 0 {
 			objects = append(objects, object{{"project", c.Source}, {"missed", c.Missed}})
 		}
+	}
+	return objects, t
+}
+
+// changesIn lists what was changed in the home of a workspace.
+func changesIn(m *carrelv1.ListChangesResponse) ([]object, *table) {
+	t, objects := newTable(-1, "KIND", "PATH", "READER").wideOnly("READER").freeText(), []object{}
+	for _, x := range m.GetChanges() {
+		t.add(printable(x.GetKind()), printable(pathOf(x.GetFile())), printable(x.GetReader()))
+		o := object{{"path", pathOf(x.GetFile())}, {"kind", x.GetKind()}}
+		if x.GetReader() != "" {
+			o = append(o, object{{"reader", x.GetReader()}, {"trigger", x.GetTrigger()}}...)
+		}
+		objects = append(objects, o)
+	}
+	if m.GetTruncated() || m.GetSkipped() > 0 {
+		objects = append(objects, object{{"missed", m.GetSkipped()}, {"more", m.GetTruncated()}})
 	}
 	return objects, t
 }

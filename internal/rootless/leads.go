@@ -72,7 +72,7 @@ func (s *state) leadsOf(t *tree, asked func() ([]gitdir.Lead, error)) []gitdir.L
 		switch e, _ := hostfiles.Match(p, t.home); {
 		case path.Base(p) == sandbox.GitName:
 			nested = append(nested, gitdir.Followed(filepath.Join(top, p))...)
-		case e.Act >= hostfiles.HeldPresent && strings.Contains(p, "/") && !within(p): // others are held by their name
+		case e.Act >= hostfiles.HeldPresent && strings.Contains(p, "/") && !hostfiles.Within(p): // others are held by their name
 			nested = append(nested, gitdir.Lead{Path: filepath.Join(top, p), By: e.Reader})
 		}
 	}

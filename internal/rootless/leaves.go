@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -51,18 +50,6 @@ const (
 	endTime  = 30 * time.Second
 )
 
-// passed reports whether a directory is not entered for names before a run.
-func passed(p string) bool { return path.Base(p) == "node_modules" || p == sandbox.GitName }
-
-// installed reports whether a directory has what package clients install.
-func installed(p string) bool {
-	switch path.Base(p) {
-	case ".venv", "venv", "site-packages":
-		return true
-	}
-	return false
-}
-
 // remember looks at a writable mount before the run.
 func (s *state) remember(dir *os.File, home bool) (*tree, error) {
 	own, err := openDir(dir.Name())
@@ -83,7 +70,7 @@ func (s *state) remember(dir *os.File, home bool) (*tree, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
-	found, err := changed.Walk(ctx, own, changed.Options{Skip: passed, Match: t.listed})
+	found, err := changed.Walk(ctx, own, changed.Options{Skip: hostfiles.Passed, Match: t.listed})
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.tell("%s: it is too large to be looked through in %v, so names below its top are not held, and new ones stay; mount a part of it",
 			dir.Name(), lookTime)
@@ -206,19 +193,7 @@ func (s *state) busy(dir string) (found bool, err error) {
 }
 
 func (t *tree) reads(p string) (reader, trigger string, ok bool) {
-	e, ok := hostfiles.Match(p, t.home)
-	return e.Reader, e.Trigger, ok && !within(p)
-}
-
-// within reports whether a path lies among installed packages, whose names nobody reads there. Repositories are found by editors
-// and prompts at any place but node_modules, which is too large to be looked through before each run.
-func within(p string) bool {
-	for dir := path.Dir(p); dir != "."; dir = path.Dir(dir) {
-		if passed(dir) || installed(dir) && path.Base(p) != sandbox.GitName {
-			return true
-		}
-	}
-	return false
+	return hostfiles.Reads(p, t.home)
 }
 
 // isNew are the listed names that were not there before and are acted on without a question.
@@ -228,7 +203,7 @@ func (t *tree) isNew(names []string) (back []Moved) {
 	}
 	for _, p := range names {
 		e, _ := hostfiles.Match(p, t.home)
-		if _, had := slices.BinarySearch(t.had, p); !had && e.Aside() && !within(p) {
+		if _, had := slices.BinarySearch(t.had, p); !had && e.Aside() && !hostfiles.Within(p) {
 			back = append(back, Moved{Source: t.dir.Name(), Path: p, Reader: e.Reader, Trigger: e.Trigger})
 		}
 	}

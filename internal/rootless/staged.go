@@ -188,7 +188,7 @@ func HostReads(source string) changed.Reader {
 	isHome := home == source
 	led := sync.OnceValue(func() map[string]string { return ledTo(source) }) // most copies have nothing to ask about
 	return func(p string) (reader, trigger string, ok bool) {
-		if e, ok := hostfiles.Match(p, isHome); ok && e.Act > hostfiles.Report && !within(p) {
+		if e, ok := hostfiles.Match(p, isHome); ok && e.Act > hostfiles.Report && !hostfiles.Within(p) {
 			return e.Reader, e.Trigger, true
 		}
 		at := led()

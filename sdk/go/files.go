@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/containerd/errdefs"
@@ -134,6 +135,25 @@ func (c *Client) UnpackFiles(ctx context.Context, start *carrelv1.UnpackFilesSta
 			return &carrelv1.UnpackFilesRequest{Kind: &carrelv1.UnpackFilesRequest_Data{Data: b}}
 		}, &res)
 	return res.GetSummary(), err
+}
+
+// ListChanges lists what was changed below a directory of a workspace since a moment, what programs act on by themselves first; the
+// zero time is when the workspace was made, and path "" the home. more says that there are more, or that some were not looked at. What
+// is listed is what the workspace holds: a reader of it shows names as what a stranger wrote.
+//
+// Errors: as of ReadFile, and deadline_exceeded (it takes more than 30 seconds).
+func (c *Client) ListChanges(
+	ctx context.Context, workspace, path string, since time.Time,
+) (list []*carrelv1.FileChange, more bool, err error) {
+	req := &carrelv1.ListChangesRequest{Workspace: workspace, Path: path}
+	if !since.IsZero() {
+		req.SinceUnixMs = since.UnixMilli()
+	}
+	res, err := c.Files().ListChanges(ctx, connect.NewRequest(req))
+	if err != nil {
+		return nil, false, err
+	}
+	return res.Msg.GetChanges(), res.Msg.GetTruncated() || res.Msg.GetSkipped() > 0, nil
 }
 
 // ListPatches returns the changes that agents made to files of a workspace and that can be undone, those that were undone

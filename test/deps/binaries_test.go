@@ -158,6 +158,8 @@ var binaries = []struct {
 			{own + "internal/files/archive/tarfmt", "the format of its stream"},
 			{own + "internal/wire/bridge", "joins an agent to carrel's tools"},
 			{own + "internal/files/program", "works on files"},
+			{own + "internal/files/changed", "finds what was changed"},
+			{own + "internal/spec/hostfiles", "names what programs act on"},
 			{own + "internal/wire/fileapi", "the messages of that"},
 			{own + "internal/linux/filetree", "files and trees by descriptors, and the tar stream of cp"},
 			{own + "internal/linux/removal", "removes trees"},

@@ -197,6 +197,13 @@ func TestE2B(t *testing.T) {
 	if status, b := c.send("GET", "/files?path=d/f", nil, s.in()...); status != 200 || string(b) != "old" {
 		t.Errorf("after an upload that was cut: %d %q", status, b)
 	}
+	if _, end, err := c.run(s, "sh", "-c", "echo x > d/.npmrc"); err != nil || end.GetExitCode() != 0 {
+		t.Errorf("%v, %v", end, err)
+	}
+	if status, b := c.send("GET", "/changes?path=d", nil, s.in()...); status != 200 ||
+		!strings.Contains(string(b), `{"path":".npmrc","type":"file","kind":"acted","reader":"npm`) {
+		t.Errorf("what changed: %d %s", status, b)
+	}
 	// What a person is asked about waits, and then runs once.
 	done := make(chan string, 1)
 	go func() {

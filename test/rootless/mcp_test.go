@@ -94,6 +94,7 @@ func TestMCP(t *testing.T) {
 	want("one 2\n", "exec", arguments{"command": "cat a.txt", "cwd": "src"})
 	want("one 2\n", "read_file", arguments{"path": "~/src/a.txt"})
 	want("a.txt", "list_files", arguments{"path": "src"})
+	want("1 other files were changed", "list_changes", arguments{"path": "src"})
 	want("src/a.txt:1:one 2", "search_files", arguments{"text": "one .", "name": "*.txt"})
 	want(`"state":"running"`, "inspect_workspace", nil)
 	want("SAFE", "explain_policy", arguments{"command": "ls"})

@@ -14938,6 +14938,220 @@ func (x *SearchFilesResponse) GetSkipped() int64 {
 	return 0
 }
 
+type ListChangesRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// A directory; empty is the home.
+	Path    string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	RawPath []byte `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// Unix time in milliseconds; 0 is when the workspace was made.
+	SinceUnixMs int64 `protobuf:"varint,4,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
+	// 0 and the most are 1000.
+	Limit         int32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListChangesRequest) Reset() {
+	*x = ListChangesRequest{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[206]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListChangesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListChangesRequest) ProtoMessage() {}
+
+func (x *ListChangesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[206]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListChangesRequest.ProtoReflect.Descriptor instead.
+func (*ListChangesRequest) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{206}
+}
+
+func (x *ListChangesRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *ListChangesRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ListChangesRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
+func (x *ListChangesRequest) GetSinceUnixMs() int64 {
+	if x != nil {
+		return x.SinceUnixMs
+	}
+	return 0
+}
+
+func (x *ListChangesRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type ListChangesResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Changes []*FileChange          `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
+	// There are more than were asked for.
+	Truncated bool `protobuf:"varint,2,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	// What was not looked at: too many, too deep or closed.
+	Skipped       int64 `protobuf:"varint,3,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListChangesResponse) Reset() {
+	*x = ListChangesResponse{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[207]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListChangesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListChangesResponse) ProtoMessage() {}
+
+func (x *ListChangesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[207]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListChangesResponse.ProtoReflect.Descriptor instead.
+func (*ListChangesResponse) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{207}
+}
+
+func (x *ListChangesResponse) GetChanges() []*FileChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *ListChangesResponse) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+func (x *ListChangesResponse) GetSkipped() int64 {
+	if x != nil {
+		return x.Skipped
+	}
+	return 0
+}
+
+// FileChange is a file that was changed, or a link, a FIFO, a socket or a device. One that was removed is not told.
+type FileChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of it path, type, mode, size and target are set.
+	File *FileEntry `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	// Why it should be looked at before anybody uses the directory: acted (a program acts on it by itself: reader, at trigger), leads (a
+	// link that leads out of the directory), special (no file), shared (it has other names), runs (a program among installed packages or
+	// build products, where git shows nothing), built (another file there), source (all others).
+	Kind          string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	Reader        string `protobuf:"bytes,3,opt,name=reader,proto3" json:"reader,omitempty"`
+	Trigger       string `protobuf:"bytes,4,opt,name=trigger,proto3" json:"trigger,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileChange) Reset() {
+	*x = FileChange{}
+	mi := &file_carrel_v1_carrel_proto_msgTypes[208]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileChange) ProtoMessage() {}
+
+func (x *FileChange) ProtoReflect() protoreflect.Message {
+	mi := &file_carrel_v1_carrel_proto_msgTypes[208]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileChange.ProtoReflect.Descriptor instead.
+func (*FileChange) Descriptor() ([]byte, []int) {
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{208}
+}
+
+func (x *FileChange) GetFile() *FileEntry {
+	if x != nil {
+		return x.File
+	}
+	return nil
+}
+
+func (x *FileChange) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *FileChange) GetReader() string {
+	if x != nil {
+		return x.Reader
+	}
+	return ""
+}
+
+func (x *FileChange) GetTrigger() string {
+	if x != nil {
+		return x.Trigger
+	}
+	return ""
+}
+
 type WatchFilesRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Workspace string                 `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
@@ -14952,7 +15166,7 @@ type WatchFilesRequest struct {
 
 func (x *WatchFilesRequest) Reset() {
 	*x = WatchFilesRequest{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[206]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[209]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -14964,7 +15178,7 @@ func (x *WatchFilesRequest) String() string {
 func (*WatchFilesRequest) ProtoMessage() {}
 
 func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[206]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[209]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -14977,7 +15191,7 @@ func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesRequest.ProtoReflect.Descriptor instead.
 func (*WatchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{206}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{209}
 }
 
 func (x *WatchFilesRequest) GetWorkspace() string {
@@ -15017,7 +15231,7 @@ type WatchFilesResponse struct {
 
 func (x *WatchFilesResponse) Reset() {
 	*x = WatchFilesResponse{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[207]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[210]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15029,7 +15243,7 @@ func (x *WatchFilesResponse) String() string {
 func (*WatchFilesResponse) ProtoMessage() {}
 
 func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[207]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[210]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15042,7 +15256,7 @@ func (x *WatchFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesResponse.ProtoReflect.Descriptor instead.
 func (*WatchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{207}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{210}
 }
 
 func (x *WatchFilesResponse) GetEvents() []*FileEvent {
@@ -15066,7 +15280,7 @@ type FileEvent struct {
 
 func (x *FileEvent) Reset() {
 	*x = FileEvent{}
-	mi := &file_carrel_v1_carrel_proto_msgTypes[208]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[211]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -15078,7 +15292,7 @@ func (x *FileEvent) String() string {
 func (*FileEvent) ProtoMessage() {}
 
 func (x *FileEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_carrel_v1_carrel_proto_msgTypes[208]
+	mi := &file_carrel_v1_carrel_proto_msgTypes[211]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -15091,7 +15305,7 @@ func (x *FileEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileEvent.ProtoReflect.Descriptor instead.
 func (*FileEvent) Descriptor() ([]byte, []int) {
-	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{208}
+	return file_carrel_v1_carrel_proto_rawDescGZIP(), []int{211}
 }
 
 func (x *FileEvent) GetPath() string {
@@ -16262,7 +16476,23 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\x13SearchFilesResponse\x12.\n" +
 	"\amatches\x18\x01 \x03(\v2\x14.carrel.v1.FileEntryR\amatches\x12\x1c\n" +
 	"\ttruncated\x18\x02 \x01(\bR\ttruncated\x12\x18\n" +
-	"\askipped\x18\x03 \x01(\x03R\askipped\"v\n" +
+	"\askipped\x18\x03 \x01(\x03R\askipped\"\x9b\x01\n" +
+	"\x12ListChangesRequest\x12\x1c\n" +
+	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\x12\"\n" +
+	"\rsince_unix_ms\x18\x04 \x01(\x03R\vsinceUnixMs\x12\x14\n" +
+	"\x05limit\x18\x05 \x01(\x05R\x05limit\"~\n" +
+	"\x13ListChangesResponse\x12/\n" +
+	"\achanges\x18\x01 \x03(\v2\x15.carrel.v1.FileChangeR\achanges\x12\x1c\n" +
+	"\ttruncated\x18\x02 \x01(\bR\ttruncated\x12\x18\n" +
+	"\askipped\x18\x03 \x01(\x03R\askipped\"|\n" +
+	"\n" +
+	"FileChange\x12(\n" +
+	"\x04file\x18\x01 \x01(\v2\x14.carrel.v1.FileEntryR\x04file\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x16\n" +
+	"\x06reader\x18\x03 \x01(\tR\x06reader\x12\x18\n" +
+	"\atrigger\x18\x04 \x01(\tR\atrigger\"v\n" +
 	"\x11WatchFilesRequest\x12\x1c\n" +
 	"\tworkspace\x18\x01 \x01(\tR\tworkspace\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
@@ -16308,7 +16538,7 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\aRestore\x12\x19.carrel.v1.RestoreRequest\x1a\x1a.carrel.v1.RestoreResponse(\x010\x01\x12O\n" +
 	"\fListArchives\x12\x1e.carrel.v1.ListArchivesRequest\x1a\x1f.carrel.v1.ListArchivesResponse\x12N\n" +
 	"\vReadArchive\x12\x1d.carrel.v1.ReadArchiveRequest\x1a\x1e.carrel.v1.ReadArchiveResponse0\x01\x12R\n" +
-	"\rRemoveArchive\x12\x1f.carrel.v1.RemoveArchiveRequest\x1a .carrel.v1.RemoveArchiveResponse2\xff\b\n" +
+	"\rRemoveArchive\x12\x1f.carrel.v1.RemoveArchiveRequest\x1a .carrel.v1.RemoveArchiveResponse2\xcd\t\n" +
 	"\vFileService\x12E\n" +
 	"\bReadFile\x12\x1a.carrel.v1.ReadFileRequest\x1a\x1b.carrel.v1.ReadFileResponse0\x01\x12H\n" +
 	"\tWriteFile\x12\x1b.carrel.v1.WriteFileRequest\x1a\x1c.carrel.v1.WriteFileResponse(\x01\x12F\n" +
@@ -16322,7 +16552,8 @@ const file_carrel_v1_carrel_proto_rawDesc = "" +
 	"\vUnpackFiles\x12\x1d.carrel.v1.UnpackFilesRequest\x1a\x1e.carrel.v1.UnpackFilesResponse(\x01\x12O\n" +
 	"\fReadBySocket\x12\x1e.carrel.v1.ReadBySocketRequest\x1a\x1f.carrel.v1.ReadBySocketResponse\x12R\n" +
 	"\rWriteBySocket\x12\x1f.carrel.v1.WriteBySocketRequest\x1a .carrel.v1.WriteBySocketResponse\x12L\n" +
-	"\vSearchFiles\x12\x1d.carrel.v1.SearchFilesRequest\x1a\x1e.carrel.v1.SearchFilesResponse\x12K\n" +
+	"\vSearchFiles\x12\x1d.carrel.v1.SearchFilesRequest\x1a\x1e.carrel.v1.SearchFilesResponse\x12L\n" +
+	"\vListChanges\x12\x1d.carrel.v1.ListChangesRequest\x1a\x1e.carrel.v1.ListChangesResponse\x12K\n" +
 	"\n" +
 	"WatchFiles\x12\x1c.carrel.v1.WatchFilesRequest\x1a\x1d.carrel.v1.WatchFilesResponse0\x01\x12L\n" +
 	"\vListPatches\x12\x1d.carrel.v1.ListPatchesRequest\x1a\x1e.carrel.v1.ListPatchesResponse\x12F\n" +
@@ -16387,7 +16618,7 @@ func file_carrel_v1_carrel_proto_rawDescGZIP() []byte {
 	return file_carrel_v1_carrel_proto_rawDescData
 }
 
-var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 214)
+var file_carrel_v1_carrel_proto_msgTypes = make([]protoimpl.MessageInfo, 217)
 var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*Limits)(nil),                   // 0: carrel.v1.Limits
 	(*Control)(nil),                  // 1: carrel.v1.Control
@@ -16595,14 +16826,17 @@ var file_carrel_v1_carrel_proto_goTypes = []any{
 	(*WriteBySocketResponse)(nil),    // 203: carrel.v1.WriteBySocketResponse
 	(*SearchFilesRequest)(nil),       // 204: carrel.v1.SearchFilesRequest
 	(*SearchFilesResponse)(nil),      // 205: carrel.v1.SearchFilesResponse
-	(*WatchFilesRequest)(nil),        // 206: carrel.v1.WatchFilesRequest
-	(*WatchFilesResponse)(nil),       // 207: carrel.v1.WatchFilesResponse
-	(*FileEvent)(nil),                // 208: carrel.v1.FileEvent
-	nil,                              // 209: carrel.v1.CreateRequest.SecretTemplatesEntry
-	nil,                              // 210: carrel.v1.UpdateRequest.SecretTemplatesEntry
-	nil,                              // 211: carrel.v1.Command.EnvEntry
-	nil,                              // 212: carrel.v1.ServeStart.RemotesAsEntry
-	nil,                              // 213: carrel.v1.AgentPatch.ModesEntry
+	(*ListChangesRequest)(nil),       // 206: carrel.v1.ListChangesRequest
+	(*ListChangesResponse)(nil),      // 207: carrel.v1.ListChangesResponse
+	(*FileChange)(nil),               // 208: carrel.v1.FileChange
+	(*WatchFilesRequest)(nil),        // 209: carrel.v1.WatchFilesRequest
+	(*WatchFilesResponse)(nil),       // 210: carrel.v1.WatchFilesResponse
+	(*FileEvent)(nil),                // 211: carrel.v1.FileEvent
+	nil,                              // 212: carrel.v1.CreateRequest.SecretTemplatesEntry
+	nil,                              // 213: carrel.v1.UpdateRequest.SecretTemplatesEntry
+	nil,                              // 214: carrel.v1.Command.EnvEntry
+	nil,                              // 215: carrel.v1.ServeStart.RemotesAsEntry
+	nil,                              // 216: carrel.v1.AgentPatch.ModesEntry
 }
 var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 0: carrel.v1.Workspace.limits:type_name -> carrel.v1.Limits
@@ -16614,7 +16848,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	2,   // 6: carrel.v1.CreateRequest.mounts:type_name -> carrel.v1.Mount
 	4,   // 7: carrel.v1.CreateRequest.models:type_name -> carrel.v1.ModelUse
 	5,   // 8: carrel.v1.CreateRequest.model_budget:type_name -> carrel.v1.ModelBudget
-	209, // 9: carrel.v1.CreateRequest.secret_templates:type_name -> carrel.v1.CreateRequest.SecretTemplatesEntry
+	212, // 9: carrel.v1.CreateRequest.secret_templates:type_name -> carrel.v1.CreateRequest.SecretTemplatesEntry
 	3,   // 10: carrel.v1.CreateResponse.workspace:type_name -> carrel.v1.Workspace
 	3,   // 11: carrel.v1.GetResponse.workspace:type_name -> carrel.v1.Workspace
 	3,   // 12: carrel.v1.ListResponse.workspaces:type_name -> carrel.v1.Workspace
@@ -16627,7 +16861,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	0,   // 19: carrel.v1.UpdateRequest.limits:type_name -> carrel.v1.Limits
 	4,   // 20: carrel.v1.UpdateRequest.models:type_name -> carrel.v1.ModelUse
 	5,   // 21: carrel.v1.UpdateRequest.model_budget:type_name -> carrel.v1.ModelBudget
-	210, // 22: carrel.v1.UpdateRequest.secret_templates:type_name -> carrel.v1.UpdateRequest.SecretTemplatesEntry
+	213, // 22: carrel.v1.UpdateRequest.secret_templates:type_name -> carrel.v1.UpdateRequest.SecretTemplatesEntry
 	3,   // 23: carrel.v1.UpdateResponse.workspace:type_name -> carrel.v1.Workspace
 	29,  // 24: carrel.v1.ExplainReachResponse.verdicts:type_name -> carrel.v1.ReachVerdict
 	32,  // 25: carrel.v1.ListConnectionsResponse.open:type_name -> carrel.v1.Connection
@@ -16636,7 +16870,7 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	34,  // 28: carrel.v1.StatsResponse.usage:type_name -> carrel.v1.Usage
 	37,  // 29: carrel.v1.WatchResponse.event:type_name -> carrel.v1.Event
 	3,   // 30: carrel.v1.StopResponse.workspace:type_name -> carrel.v1.Workspace
-	211, // 31: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
+	214, // 31: carrel.v1.Command.env:type_name -> carrel.v1.Command.EnvEntry
 	42,  // 32: carrel.v1.ExecRequest.command:type_name -> carrel.v1.Command
 	43,  // 33: carrel.v1.ExecResponse.status:type_name -> carrel.v1.Status
 	42,  // 34: carrel.v1.StreamStart.command:type_name -> carrel.v1.Command
@@ -16690,8 +16924,8 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	125, // 82: carrel.v1.ServeRequest.start:type_name -> carrel.v1.ServeStart
 	130, // 83: carrel.v1.ServeRequest.result:type_name -> carrel.v1.StepResult
 	127, // 84: carrel.v1.ServeRequest.patched:type_name -> carrel.v1.PatchResult
-	212, // 85: carrel.v1.ServeStart.remotes_as:type_name -> carrel.v1.ServeStart.RemotesAsEntry
-	213, // 86: carrel.v1.AgentPatch.modes:type_name -> carrel.v1.AgentPatch.ModesEntry
+	215, // 85: carrel.v1.ServeStart.remotes_as:type_name -> carrel.v1.ServeStart.RemotesAsEntry
+	216, // 86: carrel.v1.AgentPatch.modes:type_name -> carrel.v1.AgentPatch.ModesEntry
 	128, // 87: carrel.v1.PatchResult.parts:type_name -> carrel.v1.PatchPart
 	43,  // 88: carrel.v1.StepResult.status:type_name -> carrel.v1.Status
 	129, // 89: carrel.v1.ServeResponse.step:type_name -> carrel.v1.AgentStep
@@ -16733,170 +16967,174 @@ var file_carrel_v1_carrel_proto_depIdxs = []int32{
 	173, // 125: carrel.v1.WriteBySocketResponse.file:type_name -> carrel.v1.FileEntry
 	174, // 126: carrel.v1.WriteBySocketResponse.summary:type_name -> carrel.v1.FilesSummary
 	173, // 127: carrel.v1.SearchFilesResponse.matches:type_name -> carrel.v1.FileEntry
-	208, // 128: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
-	6,   // 129: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
-	8,   // 130: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
-	10,  // 131: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
-	16,  // 132: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
-	18,  // 133: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
-	40,  // 134: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
-	19,  // 135: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
-	21,  // 136: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
-	23,  // 137: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
-	25,  // 138: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
-	27,  // 139: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
-	30,  // 140: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
-	33,  // 141: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
-	36,  // 142: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
-	44,  // 143: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
-	48,  // 144: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
-	50,  // 145: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
-	55,  // 146: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
-	53,  // 147: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
-	57,  // 148: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
-	59,  // 149: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
-	61,  // 150: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
-	63,  // 151: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
-	65,  // 152: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
-	71,  // 153: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
-	69,  // 154: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
-	142, // 155: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
-	145, // 156: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
-	147, // 157: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
-	149, // 158: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
-	151, // 159: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
-	175, // 160: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
-	178, // 161: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
-	180, // 162: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
-	182, // 163: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
-	184, // 164: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
-	186, // 165: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
-	193, // 166: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
-	195, // 167: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
-	198, // 168: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
-	200, // 169: carrel.v1.FileService.ReadBySocket:input_type -> carrel.v1.ReadBySocketRequest
-	201, // 170: carrel.v1.FileService.WriteBySocket:input_type -> carrel.v1.WriteBySocketRequest
-	204, // 171: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
-	206, // 172: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
-	188, // 173: carrel.v1.FileService.ListPatches:input_type -> carrel.v1.ListPatchesRequest
-	191, // 174: carrel.v1.FileService.UndoPatch:input_type -> carrel.v1.UndoPatchRequest
-	73,  // 175: carrel.v1.PortService.Publish:input_type -> carrel.v1.PublishRequest
-	76,  // 176: carrel.v1.PortService.Connect:input_type -> carrel.v1.ConnectRequest
-	78,  // 177: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
-	86,  // 178: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
-	80,  // 179: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
-	83,  // 180: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
-	91,  // 181: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
-	93,  // 182: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
-	95,  // 183: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
-	97,  // 184: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
-	99,  // 185: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
-	102, // 186: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
-	104, // 187: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
-	106, // 188: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
-	108, // 189: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
-	110, // 190: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
-	115, // 191: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
-	120, // 192: carrel.v1.TaskService.RunTask:input_type -> carrel.v1.RunTaskRequest
-	132, // 193: carrel.v1.TaskService.ListTasks:input_type -> carrel.v1.ListTasksRequest
-	134, // 194: carrel.v1.TaskService.GetTask:input_type -> carrel.v1.GetTaskRequest
-	136, // 195: carrel.v1.TaskService.StopTask:input_type -> carrel.v1.StopTaskRequest
-	138, // 196: carrel.v1.TaskService.FollowTask:input_type -> carrel.v1.FollowTaskRequest
-	124, // 197: carrel.v1.AgentService.Serve:input_type -> carrel.v1.ServeRequest
-	158, // 198: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
-	160, // 199: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
-	162, // 200: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
-	164, // 201: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
-	167, // 202: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
-	169, // 203: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
-	171, // 204: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
-	88,  // 205: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
-	153, // 206: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
-	13,  // 207: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
-	7,   // 208: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
-	9,   // 209: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
-	11,  // 210: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
-	17,  // 211: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
-	39,  // 212: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
-	41,  // 213: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
-	20,  // 214: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
-	22,  // 215: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
-	24,  // 216: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
-	26,  // 217: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
-	28,  // 218: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
-	31,  // 219: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
-	35,  // 220: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
-	38,  // 221: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
-	45,  // 222: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
-	49,  // 223: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
-	51,  // 224: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
-	56,  // 225: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
-	54,  // 226: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
-	58,  // 227: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
-	60,  // 228: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
-	62,  // 229: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
-	64,  // 230: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
-	66,  // 231: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
-	72,  // 232: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
-	70,  // 233: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
-	143, // 234: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
-	146, // 235: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
-	148, // 236: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
-	150, // 237: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
-	152, // 238: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
-	176, // 239: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
-	179, // 240: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
-	181, // 241: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
-	183, // 242: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
-	185, // 243: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
-	187, // 244: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
-	194, // 245: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
-	196, // 246: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
-	199, // 247: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
-	202, // 248: carrel.v1.FileService.ReadBySocket:output_type -> carrel.v1.ReadBySocketResponse
-	203, // 249: carrel.v1.FileService.WriteBySocket:output_type -> carrel.v1.WriteBySocketResponse
-	205, // 250: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
-	207, // 251: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
-	189, // 252: carrel.v1.FileService.ListPatches:output_type -> carrel.v1.ListPatchesResponse
-	192, // 253: carrel.v1.FileService.UndoPatch:output_type -> carrel.v1.UndoPatchResponse
-	74,  // 254: carrel.v1.PortService.Publish:output_type -> carrel.v1.PublishResponse
-	77,  // 255: carrel.v1.PortService.Connect:output_type -> carrel.v1.ConnectResponse
-	79,  // 256: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
-	87,  // 257: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
-	81,  // 258: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
-	84,  // 259: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
-	92,  // 260: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
-	94,  // 261: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
-	96,  // 262: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
-	98,  // 263: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
-	100, // 264: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
-	103, // 265: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
-	105, // 266: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
-	107, // 267: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
-	109, // 268: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
-	111, // 269: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
-	116, // 270: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
-	123, // 271: carrel.v1.TaskService.RunTask:output_type -> carrel.v1.RunTaskResponse
-	133, // 272: carrel.v1.TaskService.ListTasks:output_type -> carrel.v1.ListTasksResponse
-	135, // 273: carrel.v1.TaskService.GetTask:output_type -> carrel.v1.GetTaskResponse
-	137, // 274: carrel.v1.TaskService.StopTask:output_type -> carrel.v1.StopTaskResponse
-	139, // 275: carrel.v1.TaskService.FollowTask:output_type -> carrel.v1.FollowTaskResponse
-	131, // 276: carrel.v1.AgentService.Serve:output_type -> carrel.v1.ServeResponse
-	159, // 277: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
-	161, // 278: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
-	163, // 279: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
-	165, // 280: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
-	168, // 281: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
-	170, // 282: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
-	172, // 283: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
-	89,  // 284: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
-	154, // 285: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
-	14,  // 286: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
-	208, // [208:287] is the sub-list for method output_type
-	129, // [129:208] is the sub-list for method input_type
-	129, // [129:129] is the sub-list for extension type_name
-	129, // [129:129] is the sub-list for extension extendee
-	0,   // [0:129] is the sub-list for field type_name
+	208, // 128: carrel.v1.ListChangesResponse.changes:type_name -> carrel.v1.FileChange
+	173, // 129: carrel.v1.FileChange.file:type_name -> carrel.v1.FileEntry
+	211, // 130: carrel.v1.WatchFilesResponse.events:type_name -> carrel.v1.FileEvent
+	6,   // 131: carrel.v1.WorkspaceService.Create:input_type -> carrel.v1.CreateRequest
+	8,   // 132: carrel.v1.WorkspaceService.Get:input_type -> carrel.v1.GetRequest
+	10,  // 133: carrel.v1.WorkspaceService.List:input_type -> carrel.v1.ListRequest
+	16,  // 134: carrel.v1.WorkspaceService.Start:input_type -> carrel.v1.StartRequest
+	18,  // 135: carrel.v1.WorkspaceService.Stop:input_type -> carrel.v1.StopRequest
+	40,  // 136: carrel.v1.WorkspaceService.Destroy:input_type -> carrel.v1.DestroyRequest
+	19,  // 137: carrel.v1.WorkspaceService.Revive:input_type -> carrel.v1.ReviveRequest
+	21,  // 138: carrel.v1.WorkspaceService.Pause:input_type -> carrel.v1.PauseRequest
+	23,  // 139: carrel.v1.WorkspaceService.Resume:input_type -> carrel.v1.ResumeRequest
+	25,  // 140: carrel.v1.WorkspaceService.Update:input_type -> carrel.v1.UpdateRequest
+	27,  // 141: carrel.v1.WorkspaceService.ExplainReach:input_type -> carrel.v1.ExplainReachRequest
+	30,  // 142: carrel.v1.WorkspaceService.ListConnections:input_type -> carrel.v1.ListConnectionsRequest
+	33,  // 143: carrel.v1.WorkspaceService.Stats:input_type -> carrel.v1.StatsRequest
+	36,  // 144: carrel.v1.WorkspaceService.Watch:input_type -> carrel.v1.WatchRequest
+	44,  // 145: carrel.v1.CommandService.Exec:input_type -> carrel.v1.ExecRequest
+	48,  // 146: carrel.v1.CommandService.Stream:input_type -> carrel.v1.StreamRequest
+	50,  // 147: carrel.v1.CommandService.Detach:input_type -> carrel.v1.DetachRequest
+	55,  // 148: carrel.v1.CommandService.ListCommands:input_type -> carrel.v1.ListCommandsRequest
+	53,  // 149: carrel.v1.CommandService.Explain:input_type -> carrel.v1.ExplainRequest
+	57,  // 150: carrel.v1.CommandService.Logs:input_type -> carrel.v1.LogsRequest
+	59,  // 151: carrel.v1.CommandService.Wait:input_type -> carrel.v1.WaitRequest
+	61,  // 152: carrel.v1.CommandService.Signal:input_type -> carrel.v1.SignalRequest
+	63,  // 153: carrel.v1.CommandService.Resize:input_type -> carrel.v1.ResizeRequest
+	65,  // 154: carrel.v1.CommandService.Spawn:input_type -> carrel.v1.SpawnRequest
+	71,  // 155: carrel.v1.CommandService.Attach:input_type -> carrel.v1.AttachRequest
+	69,  // 156: carrel.v1.CommandService.Join:input_type -> carrel.v1.JoinRequest
+	142, // 157: carrel.v1.ArchiveService.CreateArchive:input_type -> carrel.v1.CreateArchiveRequest
+	145, // 158: carrel.v1.ArchiveService.Restore:input_type -> carrel.v1.RestoreRequest
+	147, // 159: carrel.v1.ArchiveService.ListArchives:input_type -> carrel.v1.ListArchivesRequest
+	149, // 160: carrel.v1.ArchiveService.ReadArchive:input_type -> carrel.v1.ReadArchiveRequest
+	151, // 161: carrel.v1.ArchiveService.RemoveArchive:input_type -> carrel.v1.RemoveArchiveRequest
+	175, // 162: carrel.v1.FileService.ReadFile:input_type -> carrel.v1.ReadFileRequest
+	178, // 163: carrel.v1.FileService.WriteFile:input_type -> carrel.v1.WriteFileRequest
+	180, // 164: carrel.v1.FileService.ListFiles:input_type -> carrel.v1.ListFilesRequest
+	182, // 165: carrel.v1.FileService.StatFile:input_type -> carrel.v1.StatFileRequest
+	184, // 166: carrel.v1.FileService.MakeDirectory:input_type -> carrel.v1.MakeDirectoryRequest
+	186, // 167: carrel.v1.FileService.MoveFile:input_type -> carrel.v1.MoveFileRequest
+	193, // 168: carrel.v1.FileService.RemoveFile:input_type -> carrel.v1.RemoveFileRequest
+	195, // 169: carrel.v1.FileService.PackFiles:input_type -> carrel.v1.PackFilesRequest
+	198, // 170: carrel.v1.FileService.UnpackFiles:input_type -> carrel.v1.UnpackFilesRequest
+	200, // 171: carrel.v1.FileService.ReadBySocket:input_type -> carrel.v1.ReadBySocketRequest
+	201, // 172: carrel.v1.FileService.WriteBySocket:input_type -> carrel.v1.WriteBySocketRequest
+	204, // 173: carrel.v1.FileService.SearchFiles:input_type -> carrel.v1.SearchFilesRequest
+	206, // 174: carrel.v1.FileService.ListChanges:input_type -> carrel.v1.ListChangesRequest
+	209, // 175: carrel.v1.FileService.WatchFiles:input_type -> carrel.v1.WatchFilesRequest
+	188, // 176: carrel.v1.FileService.ListPatches:input_type -> carrel.v1.ListPatchesRequest
+	191, // 177: carrel.v1.FileService.UndoPatch:input_type -> carrel.v1.UndoPatchRequest
+	73,  // 178: carrel.v1.PortService.Publish:input_type -> carrel.v1.PublishRequest
+	76,  // 179: carrel.v1.PortService.Connect:input_type -> carrel.v1.ConnectRequest
+	78,  // 180: carrel.v1.AuditService.Verify:input_type -> carrel.v1.VerifyRequest
+	86,  // 181: carrel.v1.AuditService.Show:input_type -> carrel.v1.ShowRequest
+	80,  // 182: carrel.v1.AuditService.Checkpoint:input_type -> carrel.v1.CheckpointRequest
+	83,  // 183: carrel.v1.AuditService.Prove:input_type -> carrel.v1.ProveRequest
+	91,  // 184: carrel.v1.TokenService.CreateToken:input_type -> carrel.v1.CreateTokenRequest
+	93,  // 185: carrel.v1.TokenService.ListTokens:input_type -> carrel.v1.ListTokensRequest
+	95,  // 186: carrel.v1.TokenService.GetToken:input_type -> carrel.v1.GetTokenRequest
+	97,  // 187: carrel.v1.TokenService.RevokeToken:input_type -> carrel.v1.RevokeTokenRequest
+	99,  // 188: carrel.v1.TokenService.WhoAmI:input_type -> carrel.v1.WhoAmIRequest
+	102, // 189: carrel.v1.SecretService.SetSecret:input_type -> carrel.v1.SetSecretRequest
+	104, // 190: carrel.v1.SecretService.RotateSecret:input_type -> carrel.v1.RotateSecretRequest
+	106, // 191: carrel.v1.SecretService.ListSecrets:input_type -> carrel.v1.ListSecretsRequest
+	108, // 192: carrel.v1.SecretService.RemoveSecret:input_type -> carrel.v1.RemoveSecretRequest
+	110, // 193: carrel.v1.ModelService.ListModels:input_type -> carrel.v1.ListModelsRequest
+	115, // 194: carrel.v1.ModelService.ModelUsage:input_type -> carrel.v1.ModelUsageRequest
+	120, // 195: carrel.v1.TaskService.RunTask:input_type -> carrel.v1.RunTaskRequest
+	132, // 196: carrel.v1.TaskService.ListTasks:input_type -> carrel.v1.ListTasksRequest
+	134, // 197: carrel.v1.TaskService.GetTask:input_type -> carrel.v1.GetTaskRequest
+	136, // 198: carrel.v1.TaskService.StopTask:input_type -> carrel.v1.StopTaskRequest
+	138, // 199: carrel.v1.TaskService.FollowTask:input_type -> carrel.v1.FollowTaskRequest
+	124, // 200: carrel.v1.AgentService.Serve:input_type -> carrel.v1.ServeRequest
+	158, // 201: carrel.v1.ApprovalService.ListApprovals:input_type -> carrel.v1.ListApprovalsRequest
+	160, // 202: carrel.v1.ApprovalService.GetApproval:input_type -> carrel.v1.GetApprovalRequest
+	162, // 203: carrel.v1.ApprovalService.AnswerApproval:input_type -> carrel.v1.AnswerApprovalRequest
+	164, // 204: carrel.v1.ApprovalService.WatchApprovals:input_type -> carrel.v1.WatchApprovalsRequest
+	167, // 205: carrel.v1.ApprovalService.AllowCommand:input_type -> carrel.v1.AllowCommandRequest
+	169, // 206: carrel.v1.ApprovalService.ListPermissions:input_type -> carrel.v1.ListPermissionsRequest
+	171, // 207: carrel.v1.ApprovalService.RevokePermission:input_type -> carrel.v1.RevokePermissionRequest
+	88,  // 208: carrel.v1.SystemService.Version:input_type -> carrel.v1.VersionRequest
+	153, // 209: carrel.v1.SystemService.ReloadPolicy:input_type -> carrel.v1.ReloadPolicyRequest
+	13,  // 210: carrel.v1.SystemService.Mended:input_type -> carrel.v1.MendedRequest
+	7,   // 211: carrel.v1.WorkspaceService.Create:output_type -> carrel.v1.CreateResponse
+	9,   // 212: carrel.v1.WorkspaceService.Get:output_type -> carrel.v1.GetResponse
+	11,  // 213: carrel.v1.WorkspaceService.List:output_type -> carrel.v1.ListResponse
+	17,  // 214: carrel.v1.WorkspaceService.Start:output_type -> carrel.v1.StartResponse
+	39,  // 215: carrel.v1.WorkspaceService.Stop:output_type -> carrel.v1.StopResponse
+	41,  // 216: carrel.v1.WorkspaceService.Destroy:output_type -> carrel.v1.DestroyResponse
+	20,  // 217: carrel.v1.WorkspaceService.Revive:output_type -> carrel.v1.ReviveResponse
+	22,  // 218: carrel.v1.WorkspaceService.Pause:output_type -> carrel.v1.PauseResponse
+	24,  // 219: carrel.v1.WorkspaceService.Resume:output_type -> carrel.v1.ResumeResponse
+	26,  // 220: carrel.v1.WorkspaceService.Update:output_type -> carrel.v1.UpdateResponse
+	28,  // 221: carrel.v1.WorkspaceService.ExplainReach:output_type -> carrel.v1.ExplainReachResponse
+	31,  // 222: carrel.v1.WorkspaceService.ListConnections:output_type -> carrel.v1.ListConnectionsResponse
+	35,  // 223: carrel.v1.WorkspaceService.Stats:output_type -> carrel.v1.StatsResponse
+	38,  // 224: carrel.v1.WorkspaceService.Watch:output_type -> carrel.v1.WatchResponse
+	45,  // 225: carrel.v1.CommandService.Exec:output_type -> carrel.v1.ExecResponse
+	49,  // 226: carrel.v1.CommandService.Stream:output_type -> carrel.v1.StreamResponse
+	51,  // 227: carrel.v1.CommandService.Detach:output_type -> carrel.v1.DetachResponse
+	56,  // 228: carrel.v1.CommandService.ListCommands:output_type -> carrel.v1.ListCommandsResponse
+	54,  // 229: carrel.v1.CommandService.Explain:output_type -> carrel.v1.ExplainResponse
+	58,  // 230: carrel.v1.CommandService.Logs:output_type -> carrel.v1.LogsResponse
+	60,  // 231: carrel.v1.CommandService.Wait:output_type -> carrel.v1.WaitResponse
+	62,  // 232: carrel.v1.CommandService.Signal:output_type -> carrel.v1.SignalResponse
+	64,  // 233: carrel.v1.CommandService.Resize:output_type -> carrel.v1.ResizeResponse
+	66,  // 234: carrel.v1.CommandService.Spawn:output_type -> carrel.v1.SpawnResponse
+	72,  // 235: carrel.v1.CommandService.Attach:output_type -> carrel.v1.AttachResponse
+	70,  // 236: carrel.v1.CommandService.Join:output_type -> carrel.v1.JoinResponse
+	143, // 237: carrel.v1.ArchiveService.CreateArchive:output_type -> carrel.v1.CreateArchiveResponse
+	146, // 238: carrel.v1.ArchiveService.Restore:output_type -> carrel.v1.RestoreResponse
+	148, // 239: carrel.v1.ArchiveService.ListArchives:output_type -> carrel.v1.ListArchivesResponse
+	150, // 240: carrel.v1.ArchiveService.ReadArchive:output_type -> carrel.v1.ReadArchiveResponse
+	152, // 241: carrel.v1.ArchiveService.RemoveArchive:output_type -> carrel.v1.RemoveArchiveResponse
+	176, // 242: carrel.v1.FileService.ReadFile:output_type -> carrel.v1.ReadFileResponse
+	179, // 243: carrel.v1.FileService.WriteFile:output_type -> carrel.v1.WriteFileResponse
+	181, // 244: carrel.v1.FileService.ListFiles:output_type -> carrel.v1.ListFilesResponse
+	183, // 245: carrel.v1.FileService.StatFile:output_type -> carrel.v1.StatFileResponse
+	185, // 246: carrel.v1.FileService.MakeDirectory:output_type -> carrel.v1.MakeDirectoryResponse
+	187, // 247: carrel.v1.FileService.MoveFile:output_type -> carrel.v1.MoveFileResponse
+	194, // 248: carrel.v1.FileService.RemoveFile:output_type -> carrel.v1.RemoveFileResponse
+	196, // 249: carrel.v1.FileService.PackFiles:output_type -> carrel.v1.PackFilesResponse
+	199, // 250: carrel.v1.FileService.UnpackFiles:output_type -> carrel.v1.UnpackFilesResponse
+	202, // 251: carrel.v1.FileService.ReadBySocket:output_type -> carrel.v1.ReadBySocketResponse
+	203, // 252: carrel.v1.FileService.WriteBySocket:output_type -> carrel.v1.WriteBySocketResponse
+	205, // 253: carrel.v1.FileService.SearchFiles:output_type -> carrel.v1.SearchFilesResponse
+	207, // 254: carrel.v1.FileService.ListChanges:output_type -> carrel.v1.ListChangesResponse
+	210, // 255: carrel.v1.FileService.WatchFiles:output_type -> carrel.v1.WatchFilesResponse
+	189, // 256: carrel.v1.FileService.ListPatches:output_type -> carrel.v1.ListPatchesResponse
+	192, // 257: carrel.v1.FileService.UndoPatch:output_type -> carrel.v1.UndoPatchResponse
+	74,  // 258: carrel.v1.PortService.Publish:output_type -> carrel.v1.PublishResponse
+	77,  // 259: carrel.v1.PortService.Connect:output_type -> carrel.v1.ConnectResponse
+	79,  // 260: carrel.v1.AuditService.Verify:output_type -> carrel.v1.VerifyResponse
+	87,  // 261: carrel.v1.AuditService.Show:output_type -> carrel.v1.ShowResponse
+	81,  // 262: carrel.v1.AuditService.Checkpoint:output_type -> carrel.v1.CheckpointResponse
+	84,  // 263: carrel.v1.AuditService.Prove:output_type -> carrel.v1.ProveResponse
+	92,  // 264: carrel.v1.TokenService.CreateToken:output_type -> carrel.v1.CreateTokenResponse
+	94,  // 265: carrel.v1.TokenService.ListTokens:output_type -> carrel.v1.ListTokensResponse
+	96,  // 266: carrel.v1.TokenService.GetToken:output_type -> carrel.v1.GetTokenResponse
+	98,  // 267: carrel.v1.TokenService.RevokeToken:output_type -> carrel.v1.RevokeTokenResponse
+	100, // 268: carrel.v1.TokenService.WhoAmI:output_type -> carrel.v1.WhoAmIResponse
+	103, // 269: carrel.v1.SecretService.SetSecret:output_type -> carrel.v1.SetSecretResponse
+	105, // 270: carrel.v1.SecretService.RotateSecret:output_type -> carrel.v1.RotateSecretResponse
+	107, // 271: carrel.v1.SecretService.ListSecrets:output_type -> carrel.v1.ListSecretsResponse
+	109, // 272: carrel.v1.SecretService.RemoveSecret:output_type -> carrel.v1.RemoveSecretResponse
+	111, // 273: carrel.v1.ModelService.ListModels:output_type -> carrel.v1.ListModelsResponse
+	116, // 274: carrel.v1.ModelService.ModelUsage:output_type -> carrel.v1.ModelUsageResponse
+	123, // 275: carrel.v1.TaskService.RunTask:output_type -> carrel.v1.RunTaskResponse
+	133, // 276: carrel.v1.TaskService.ListTasks:output_type -> carrel.v1.ListTasksResponse
+	135, // 277: carrel.v1.TaskService.GetTask:output_type -> carrel.v1.GetTaskResponse
+	137, // 278: carrel.v1.TaskService.StopTask:output_type -> carrel.v1.StopTaskResponse
+	139, // 279: carrel.v1.TaskService.FollowTask:output_type -> carrel.v1.FollowTaskResponse
+	131, // 280: carrel.v1.AgentService.Serve:output_type -> carrel.v1.ServeResponse
+	159, // 281: carrel.v1.ApprovalService.ListApprovals:output_type -> carrel.v1.ListApprovalsResponse
+	161, // 282: carrel.v1.ApprovalService.GetApproval:output_type -> carrel.v1.GetApprovalResponse
+	163, // 283: carrel.v1.ApprovalService.AnswerApproval:output_type -> carrel.v1.AnswerApprovalResponse
+	165, // 284: carrel.v1.ApprovalService.WatchApprovals:output_type -> carrel.v1.WatchApprovalsResponse
+	168, // 285: carrel.v1.ApprovalService.AllowCommand:output_type -> carrel.v1.AllowCommandResponse
+	170, // 286: carrel.v1.ApprovalService.ListPermissions:output_type -> carrel.v1.ListPermissionsResponse
+	172, // 287: carrel.v1.ApprovalService.RevokePermission:output_type -> carrel.v1.RevokePermissionResponse
+	89,  // 288: carrel.v1.SystemService.Version:output_type -> carrel.v1.VersionResponse
+	154, // 289: carrel.v1.SystemService.ReloadPolicy:output_type -> carrel.v1.ReloadPolicyResponse
+	14,  // 290: carrel.v1.SystemService.Mended:output_type -> carrel.v1.MendedResponse
+	211, // [211:291] is the sub-list for method output_type
+	131, // [131:211] is the sub-list for method input_type
+	131, // [131:131] is the sub-list for extension type_name
+	131, // [131:131] is the sub-list for extension extendee
+	0,   // [0:131] is the sub-list for field type_name
 }
 
 func init() { file_carrel_v1_carrel_proto_init() }
@@ -16991,7 +17229,7 @@ func file_carrel_v1_carrel_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carrel_v1_carrel_proto_rawDesc), len(file_carrel_v1_carrel_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   214,
+			NumMessages:   217,
 			NumExtensions: 0,
 			NumServices:   13,
 		},

@@ -3,8 +3,10 @@ package program_test
 import (
 	"bytes"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -91,6 +93,59 @@ func TestSearch(t *testing.T) {
 		if a := x.ask(t, bad); a.Kind != "invalid_argument" {
 			t.Errorf("%+v: %+v", bad, a.Result)
 		}
+	}
+}
+
+func (x *tree) ctime(t *testing.T, name string) time.Time {
+	var st unix.Stat_t
+	must(t, unix.Lstat(x.home+"/"+name, &st))
+	return time.Unix(st.Ctim.Unix())
+}
+
+func TestChanges(t *testing.T) {
+	x := newTree(t)
+	x.put(t, "old.txt", "before")
+	since := x.ctime(t, "old.txt").Add(1)
+	for x.put(t, "tick", "x"); x.ctime(t, "tick").Before(since); x.put(t, "tick", "x") { // the kernel's clock of files goes in steps
+	}
+	must(t, os.Remove(x.home+"/tick"))
+	for name, text := range map[string]string{
+		"p/.npmrc": "x", "p/src/a.go": "package a", "p/node_modules/.bin/tsc": "x", "p/node_modules/x/.npmrc": "x", "p/a\nb": "x",
+	} {
+		x.put(t, name, text)
+	}
+	must(t, os.Chmod(x.home+"/p/node_modules/.bin/tsc", 0o755))
+	must(t, os.Symlink("/etc/secret", x.home+"/p/link"))
+	must(t, unix.Mkfifo(x.home+"/p/fifo", 0o600))
+	r := op(fileapi.Changes, "")
+	r.SinceNS = since.UnixNano()
+	var got []string
+	a := x.ask(t, r)
+	for _, e := range a.entries {
+		got = append(got, e.Kind+" "+e.Type+" "+string(e.Path))
+	}
+	want := []string{
+		"acted file p/.npmrc", "leads link p/link", "special fifo p/fifo", "runs file p/node_modules/.bin/tsc",
+		"built file p/node_modules/x/.npmrc", "source file p/a\nb", "source file p/src/a.go",
+	}
+	if !slices.Equal(got, want) || a.Error != "" || a.Truncated || a.Skipped != 0 {
+		t.Errorf("%q, %+v", got, a.Result)
+	}
+	if e := a.entries[0]; e.Reader == "" || e.Trigger == "" {
+		t.Errorf("%+v", e)
+	}
+	if r.Limit = 2; len(x.ask(t, r).entries) != 2 || !x.ask(t, r).Truncated {
+		t.Error("it does not say that there are more")
+	}
+	// A moment of the file's own choosing hides nothing.
+	x.put(t, "p/late", "x")
+	must(t, os.Chtimes(x.home+"/p/late", since.Add(-time.Hour), since.Add(-time.Hour)))
+	r.Limit = 0
+	if a = x.ask(t, r); !strings.Contains(a.paths(), "p/late") {
+		t.Error("a file with an old time is not listed")
+	}
+	if r.Path = []byte("none"); x.ask(t, r).Kind != "not_found" {
+		t.Errorf("%+v", x.ask(t, r).Result)
 	}
 }
 

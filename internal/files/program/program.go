@@ -79,7 +79,7 @@ func (s *served) close() {
 var operations = map[fileapi.Op]func(*served) error{
 	fileapi.Read: (*served).read, fileapi.Write: (*served).write, fileapi.List: (*served).list, fileapi.Stat: (*served).stat,
 	fileapi.Mkdir: (*served).mkdir, fileapi.Move: (*served).move, fileapi.Remove: (*served).remove, fileapi.Pack: (*served).pack,
-	fileapi.Unpack: (*served).unpack, fileapi.Search: (*served).search, fileapi.Watch: (*served).watch,
+	fileapi.Unpack: (*served).unpack, fileapi.Search: (*served).search, fileapi.Watch: (*served).watch, fileapi.Changes: (*served).changes,
 	fileapi.Patch: (*served).patch, fileapi.Undo: (*served).undo, fileapi.Patches: (*served).patches,
 }
 
@@ -145,8 +145,8 @@ func (s *served) locate(raw []byte) (place, error) {
 	if in, ok := strings.CutPrefix(clean, s.req.Home+"/"); ok && s.req.Home != "" {
 		return s.below(s.req.Home, in, p, true)
 	}
-	for _, not := range []string{"/proc", "/sys", "/dev"} {
-		if clean == not || strings.HasPrefix(clean, not+"/") {
+	for _, not := range kernels {
+		if clean == "/"+not || strings.HasPrefix(clean, "/"+not+"/") {
 			return place{}, notServed(p)
 		}
 	}

@@ -48,6 +48,15 @@ func Hold(f *os.File) (*Dir, error) {
 // Close lets go of it.
 func (d *Dir) Close() { unix.Close(d.fd) }
 
+// File returns the directory as a file of its own, for the caller to close, which stays open when d is closed.
+func (d *Dir) File() (*os.File, error) {
+	fd, err := unix.FcntlInt(uintptr(d.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "."), nil
+}
+
 // again repeats what a signal has interrupted.
 func again[T any](f func() (T, error)) (T, error) {
 	for {

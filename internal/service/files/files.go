@@ -52,7 +52,8 @@ func New(cfg Config) *Files {
 // names are the rows that the operations of the program belong to.
 var names = map[fileapi.Op]operation.Name{
 	fileapi.Read: operation.ReadFile, fileapi.Pack: operation.ReadFile, fileapi.List: operation.ListFiles, fileapi.Stat: operation.ListFiles,
-	fileapi.Search: operation.ListFiles, fileapi.Watch: operation.WatchFiles, fileapi.Write: operation.WriteFile,
+	fileapi.Search: operation.ListFiles, fileapi.Changes: operation.ListFiles, fileapi.Watch: operation.WatchFiles,
+	fileapi.Write:  operation.WriteFile,
 	fileapi.Unpack: operation.WriteFile, fileapi.Mkdir: operation.MakeDirectory, fileapi.Move: operation.MoveFile,
 	fileapi.Remove: operation.RemoveFile, fileapi.Undo: operation.UndoPatch, fileapi.Patches: operation.ListPatches,
 }
@@ -137,6 +138,13 @@ func (f *Files) carryOut(
 		return res, err
 	}
 	on := a.Request().On
+	if r.Op == fileapi.Changes && r.SinceNS == 0 {
+		w, err := life.Living(on.Name)
+		if err != nil {
+			return res, err
+		}
+		r.SinceNS = w.CreatedAt.UnixNano()
+	}
 	rt, err := life.Runtime(on.Boundary)
 	if err != nil {
 		return res, err

@@ -89,6 +89,40 @@ func Match(path string, home bool) (Entry, bool) {
 	return Entry{}, false
 }
 
+// Reads says which program of the host acts on a path, and when. What lies among installed packages is read by nobody.
+func Reads(path string, home bool) (reader, trigger string, ok bool) {
+	e, ok := Match(path, home)
+	return e.Reader, e.Trigger, ok && !Within(path)
+}
+
+// Passed reports whether a directory is not looked through for listed names: git's own, and installed packages that are too many.
+func Passed(dir string) bool {
+	name := dir[strings.LastIndexByte(dir, '/')+1:]
+	return name == "node_modules" || name == gitName
+}
+
+// installed reports whether a directory has what package clients install.
+func installed(dir string) bool {
+	switch dir[strings.LastIndexByte(dir, '/')+1:] {
+	case ".venv", "venv", "site-packages":
+		return true
+	}
+	return false
+}
+
+// Within reports whether a path lies among installed packages, whose names nobody reads there. Repositories are found by editors
+// and prompts at any place but node_modules, which is too large to be looked through before each run.
+func Within(p string) bool {
+	for at := strings.LastIndexByte(p, '/'); at > 0; at = strings.LastIndexByte(p[:at], '/') {
+		if dir := p[:at]; Passed(dir) || installed(dir) && p[strings.LastIndexByte(p, '/')+1:] != gitName {
+			return true
+		}
+	}
+	return false
+}
+
+const gitName = ".git"
+
 func (x *index) match(path string, home bool) (best *rule) {
 	room := [partBytes]byte{}
 	for at := 0; at < len(path); {

@@ -291,7 +291,7 @@ var Table = []Row{
 	{
 		Name: ListFiles, Words: "look at the files of", Needs: p.Run, On: Workspace, Class: Read,
 		Help:  "List files of a workspace",
-		Calls: small("FileService/ListFiles", "FileService/StatFile", "FileService/SearchFiles"),
+		Calls: small("FileService/ListFiles", "FileService/StatFile", "FileService/SearchFiles", "FileService/ListChanges"),
 	},
 	{
 		Name: WatchFiles, Words: "watch the files of", Needs: p.Run, On: Workspace, Class: Read,

@@ -64,6 +64,7 @@ var values = map[string][2]any{
 	"UnpackFilesStart.raw_path":     {"\xff", "\n"},
 	"SearchFilesRequest.raw_path":   {"\xff", "\n"},
 	"WatchFilesRequest.raw_path":    {"\xff", "\n"},
+	"ListChangesRequest.raw_path":   {"\xff", "\n"},
 	"MoveFileRequest.raw_to":        {"\xff", "\n"},
 	"ListFilesRequest.raw_after":    {"\xff", "\n"},
 	"ListFilesRequest.depth":        {2, 64},

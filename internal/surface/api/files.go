@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"strings"
 	"unicode/utf8"
@@ -230,6 +231,35 @@ func (s filesAPI) SearchFiles(
 	out.Truncated, out.Skipped = res.Truncated, res.Skipped
 	return connect.NewResponse(out), nil
 }
+
+func (s filesAPI) ListChanges(
+	ctx context.Context, req *request[carrelv1.ListChangesRequest],
+) (*response[carrelv1.ListChangesResponse], error) {
+	m := req.Msg
+	out := &carrelv1.ListChangesResponse{}
+	if m.GetSinceUnixMs() > maxUnixMs {
+		return nil, errcode.ToWire(invalid("since_unix_ms", "it is no time", "leave it out for all since the workspace was made"))
+	}
+	r := fileapi.Request{Op: fileapi.Changes, SinceNS: m.GetSinceUnixMs() * 1_000_000, Limit: int(m.GetLimit())}
+	res, err := s.on(ctx, m, r, fileapi.Streams{
+		Entries: func(list []fileapi.Entry) error {
+			for i := range list {
+				out.Changes = append(out.Changes, &carrelv1.FileChange{
+					File: entryTo(&list[i]), Kind: asText(list[i].Kind), Reader: asText(list[i].Reader), Trigger: asText(list[i].Trigger),
+				})
+			}
+			return nil
+		},
+	})
+	if err != nil {
+		return nil, errcode.ToWire(err)
+	}
+	out.Truncated, out.Skipped = res.Truncated, res.Skipped
+	return connect.NewResponse(out), nil
+}
+
+// maxUnixMs is what nanoseconds have room for.
+const maxUnixMs = math.MaxInt64 / 1_000_000
 
 func (s filesAPI) StatFile(ctx context.Context, req *request[carrelv1.StatFileRequest]) (*response[carrelv1.StatFileResponse], error) {
 	res, err := s.on(ctx, req.Msg, fileapi.Request{Op: fileapi.Stat, Follow: req.Msg.GetFollow()}, fileapi.Streams{})

@@ -36,6 +36,7 @@ var insideCalls = map[string]bool{
 	carrelv1connect.FileServiceStatFileProcedure:    true,
 	carrelv1connect.FileServiceListFilesProcedure:   true,
 	carrelv1connect.FileServiceSearchFilesProcedure: true,
+	carrelv1connect.FileServiceListChangesProcedure: true,
 
 	carrelv1connect.ApprovalServiceGetApprovalProcedure:    true,
 	carrelv1connect.ApprovalServiceWatchApprovalsProcedure: true,

@@ -166,7 +166,9 @@ func TestUploadsAreCounted(t *testing.T) {
 		}
 	}()
 	status := 0
-	for end := time.Now().Add(patience); status != http.StatusTooManyRequests && time.Now().Before(end); {
+	pause := time.NewTicker(10 * time.Millisecond) // so that the first gets in: each try of it that is refused keeps its connection
+	defer pause.Stop()
+	for end := time.Now().Add(patience); status != http.StatusTooManyRequests && time.Now().Before(end); <-pause.C {
 		status, _ = r.send("POST", "/files?path=y", "y", "E2b-Sandbox-Id", s.id, "X-Access-Token", s.access)
 	}
 	if status != http.StatusTooManyRequests {

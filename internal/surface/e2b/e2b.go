@@ -103,6 +103,7 @@ func New(o Options) *Server {
 	data.HandleFunc("GET /files", s.download)
 	data.HandleFunc("POST /files", s.upload)
 	data.HandleFunc("GET /health", s.health)
+	data.HandleFunc("GET /changes", s.changes)
 	data.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { fail(w, notFound("there is nothing at %s", r.URL.Path)) })
 	s.data = data
 	return s

@@ -331,3 +331,47 @@ func searchFiles(ctx context.Context, c *call, in searchArgs) (*answer, error) {
 	lines.full = lines.full || m.Msg.GetTruncated()
 	return lines.answer("nothing was found", "there may be more: search below another directory, or for less"), nil
 }
+
+type changesArgs struct {
+	Path  string `json:"path,omitempty" jsonschema:"the directory; the home unless given"`
+	Since string `json:"since,omitempty" jsonschema:"a time as of RFC 3339; when the workspace was made unless given"`
+	All   bool   `json:"all,omitempty" jsonschema:"ordinary files too, which are counted alone unless this is set"`
+}
+
+// listChanges lists what needs a look, and counts what does not.
+func listChanges(ctx context.Context, c *call, in changesArgs) (*answer, error) {
+	var since time.Time
+	if in.Since != "" {
+		var err error
+		if since, err = time.Parse(time.RFC3339, in.Since); err != nil {
+			return nil, fmt.Errorf("cannot use since: it is no time as of RFC 3339, such as 2026-01-31T15:04:05Z: %w", errdefs.ErrInvalidArgument)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	list, more, err := c.cfg.Client.ListChanges(ctx, c.workspace, in.Path, since)
+	if err != nil {
+		return nil, err
+	}
+	var lines bounded
+	lines.full = more
+	ordinary := 0
+	for _, x := range list {
+		if !in.All && (x.GetKind() == "source" || x.GetKind() == "built") {
+			ordinary++
+			continue
+		}
+		why := ""
+		if x.GetReader() != "" {
+			why = fmt.Sprintf("  (%s: %s)", clean(x.GetReader()), clean(x.GetTrigger()))
+		}
+		if !lines.add("%-7s  %s%s", clean(x.GetKind()), pathOf(x.GetFile()), why) {
+			break
+		}
+	}
+	a := lines.answer("nothing that needs a look was changed", "there are more: name a directory below")
+	if ordinary > 0 {
+		a.texts = append(a.texts, fmt.Sprintf("%d other files were changed; all lists them", ordinary))
+	}
+	return a, nil
+}

@@ -72,8 +72,8 @@ func TestInsideTools(t *testing.T) {
 	for _, x := range list.Tools {
 		names = append(names, x.Name)
 	}
-	want := "command_output command_signal exec explain_policy inspect_workspace list_commands list_files patch_file read_file search_files " +
-		"wait_approval write_file"
+	want := "command_output command_signal exec explain_policy inspect_workspace list_changes list_commands list_files patch_file read_file " +
+		"search_files wait_approval write_file"
 	if got := strings.Join(names, " "); got != want {
 		t.Errorf("it has %s", got)
 	}

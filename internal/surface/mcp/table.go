@@ -70,6 +70,12 @@ func table() []tool {
 				"bounds of time, bytes and matches, and says so. " + aboutPaths,
 		},
 		{
+			name: "list_changes", title: "List what changed", reads: true, again: true, handler: of(listChanges),
+			description: "List files that were changed below a directory since a moment, or since the workspace was made: first those on which " +
+				"programs act by themselves, as hooks and settings, then links that lead out, and programs among installed packages. It sees " +
+				"what git ignores. " + aboutPaths,
+		},
+		{
 			name: "inspect_workspace", title: "Inspect a workspace", reads: true, again: true, handler: of(inspectWorkspace),
 			description: "Return state, limits, isolation measures, network rules and models of the workspace as JSON.",
 		},

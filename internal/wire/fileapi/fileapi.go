@@ -79,6 +79,8 @@ const (
 	Unpack Op = "unpack"
 	Search Op = "search"
 	Watch  Op = "watch"
+	// Changes lists what was changed below a directory since a moment, by what it may do to whoever uses the files.
+	Changes Op = "changes"
 	// Patch computes a change to files or makes it, Undo undoes one, and Patches lists those that were made. Each first finishes or
 	// takes back what an earlier process left half done.
 	Patch   Op = "patch"
@@ -114,6 +116,8 @@ type Request struct {
 	// Name is a pattern of names as of path.Match, and Text a regular expression of RE2's, for Search.
 	Name string `json:"name,omitempty"`
 	Text string `json:"text,omitempty"`
+	// SinceNS is the moment since which Changes lists, Unix time in nanoseconds.
+	SinceNS int64 `json:"since_ns,omitempty"`
 	// Direct has data come and go over the program's third descriptor, and not with the request and the answer.
 	Direct bool `json:"direct,omitempty"`
 	// Change says what Patch does with the text that follows, and ID is the change that Undo undoes.
@@ -177,6 +181,10 @@ type Entry struct {
 	// Line and Text are where and what a search has found, the text cut.
 	Line int64  `json:"line,omitempty"`
 	Text []byte `json:"text,omitempty"`
+	// Kind says why a change should be looked at, as of package changed. Reader is the program that acts on the file, and Trigger when.
+	Kind    string `json:"kind,omitempty"`
+	Reader  string `json:"reader,omitempty"`
+	Trigger string `json:"trigger,omitempty"`
 }
 
 // Event is something that has happened to a name below a directory that is watched.
@@ -239,6 +247,8 @@ func (r *Request) Validate() error {
 		return bad("the limit is not in 0 to %d", MaxEntries)
 	case len(r.Name) > MaxPattern || len(r.Text) > MaxPattern:
 		return bad("the pattern has more than %d bytes", MaxPattern)
+	case r.SinceNS < 0:
+		return bad("the moment is before 1970")
 	case len(r.ID) > MaxPattern:
 		return bad("the id of a change has more than %d bytes", MaxPattern)
 	}
@@ -397,7 +407,9 @@ func (b *Body) fill() error {
 const MaxListed = 4 << 20
 
 // Weigh is what an entry takes of MaxListed.
-func (e *Entry) Weigh() int { return len(e.Path) + len(e.Target) + len(e.Text) + 64 }
+func (e *Entry) Weigh() int {
+	return len(e.Path) + len(e.Target) + len(e.Text) + len(e.Kind) + len(e.Reader) + len(e.Trigger) + 64
+}
 
 // Streams are what goes in and out beside a request and its result. Each is needed by the operations that have it.
 type Streams struct {
@@ -408,7 +420,7 @@ type Streams struct {
 	In io.ReadCloser
 	// Out gets what Read and Pack give.
 	Out io.Writer
-	// Entries gets what List and Search find, Events what Watch sees, and Progress how far Unpack is.
+	// Entries gets what List, Search and Changes find, Events what Watch sees, and Progress how far Unpack is.
 	Entries  func([]Entry) error
 	Events   func([]Event) error
 	Progress func(Progress)

@@ -139,6 +139,14 @@ class Files:
         r = m.SearchFilesRequest(workspace=self._ref, path=base, raw_path=raw, name=name, text=text, depth=depth, limit=limit)
         return await self._client.call(m.FileService.SearchFiles, r)
 
+    async def changes(
+        self, path: str | bytes = "", *, since: float = 0, limit: int = 0
+    ) -> m.ListChangesResponse:
+        """What was changed below a directory since a time in seconds, or since the workspace was made, what programs act on first."""
+        base, raw = _parts(path)
+        r = m.ListChangesRequest(workspace=self._ref, path=base, raw_path=raw, since_unix_ms=int(since * 1000), limit=limit)
+        return await self._client.call(m.FileService.ListChanges, r)
+
     async def patches(self) -> List[m.FilePatch]:
         """The changes that agents made to files and that can be undone, those that were undone included. What runs in the workspace
         can change what is said of them."""

@@ -3311,6 +3311,58 @@ class SearchFilesResponse(Message):
 
 
 @dataclass(kw_only=True)
+class ListChangesRequest(Message):
+    workspace: str = ""
+    # A directory; empty is the home.
+    path: str = ""
+    raw_path: bytes = b""
+    # Unix time in milliseconds; 0 is when the workspace was made.
+    since_unix_ms: int = 0
+    # 0 and the most are 1000.
+    limit: int = 0
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("workspace", "workspace", "string", "one", None),
+        Field("path", "path", "string", "one", None),
+        Field("raw_path", "rawPath", "bytes", "one", None),
+        Field("since_unix_ms", "sinceUnixMs", "int64", "one", None),
+        Field("limit", "limit", "int32", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
+class ListChangesResponse(Message):
+    changes: list[FileChange] = field(default_factory=list)
+    # There are more than were asked for.
+    truncated: bool = False
+    # What was not looked at: too many, too deep or closed.
+    skipped: int = 0
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("changes", "changes", "message", "many", "FileChange"),
+        Field("truncated", "truncated", "bool", "one", None),
+        Field("skipped", "skipped", "int64", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
+class FileChange(Message):
+    """FileChange is a file that was changed, or a link, a FIFO, a socket or a device. One that was removed is not told."""
+    # Of it path, type, mode, size and target are set.
+    file: FileEntry | None = None
+    # Why it should be looked at before anybody uses the directory: acted (a program acts on it by itself: reader, at trigger), leads (a
+    # link that leads out of the directory), special (no file), shared (it has other names), runs (a program among installed packages or
+    # build products, where git shows nothing), built (another file there), source (all others).
+    kind: str = ""
+    reader: str = ""
+    trigger: str = ""
+    _FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("file", "file", "message", "opt", "FileEntry"),
+        Field("kind", "kind", "string", "one", None),
+        Field("reader", "reader", "string", "one", None),
+        Field("trigger", "trigger", "string", "one", None),
+    )
+
+
+@dataclass(kw_only=True)
 class WatchFilesRequest(Message):
     workspace: str = ""
     # A directory; empty is the home.
@@ -3502,6 +3554,10 @@ class FileService:
 
     # SearchFiles finds names and lines of text, within bounds of time, bytes and number.
     SearchFiles: Final[Method[SearchFilesRequest, SearchFilesResponse]] = Method("FileService/SearchFiles", SearchFilesRequest, SearchFilesResponse, "unary", True)
+
+    # ListChanges lists what was changed below a directory since a moment, what programs act on by themselves first. It goes by the
+    # time of change that the kernel keeps, which no program can set, and sees what git ignores.
+    ListChanges: Final[Method[ListChangesRequest, ListChangesResponse]] = Method("FileService/ListChanges", ListChangesRequest, ListChangesResponse, "unary", True)
 
     # WatchFiles returns what changes below a directory until the client goes or the workspace stops. The first
     # response has no event: what happens from then on is told.

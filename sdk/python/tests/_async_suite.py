@@ -187,6 +187,8 @@ class Suite(unittest.IsolatedAsyncioTestCase):
         await f.write(b"d/\xff", b"no UTF-8")
         self.assertEqual([e.raw_path for e in await f.list("d") if e.raw_path], [b"\xff"])
         self.assertEqual(await f.read(b"d/\xff"), b"no UTF-8")
+        changed = await f.changes("d")
+        self.assertEqual([c.file.path for c in changed.changes if c.file], ["e/text", ""])
         found = await f.search("d", text="é")
         self.assertEqual([(e.path, e.line, e.text) for e in found.matches], [("e/text", 1, "é".encode())])
         await f.remove("d", recursive=True)

@@ -188,6 +188,8 @@ class Suite(unittest.TestCase):
         f.write(b"d/\xff", b"no UTF-8")
         self.assertEqual([e.raw_path for e in f.list("d") if e.raw_path], [b"\xff"])
         self.assertEqual(f.read(b"d/\xff"), b"no UTF-8")
+        changed = f.changes("d")
+        self.assertEqual([c.file.path for c in changed.changes if c.file], ["e/text", ""])
         found = f.search("d", text="é")
         self.assertEqual([(e.path, e.line, e.text) for e in found.matches], [("e/text", 1, "é".encode())])
         f.remove("d", recursive=True)

@@ -125,6 +125,14 @@ export class Files {
   }
 
   /**
+   * What was changed below a directory since a time, or since the workspace was made, what programs act on first.
+   * @param {Path} [path] @param {{ since?: Date, limit?: number }} [o]
+   */
+  async changes(path = '', { since, limit } = {}) {
+    return this.client.call(FileService.listChanges, { workspace: this.ref, ...parts(path), limit, sinceUnixMs: since?.getTime() });
+  }
+
+  /**
    * The changes that agents made to files and that can be undone, those that were undone included. What runs in the workspace can
    * change what is said of them.
    */

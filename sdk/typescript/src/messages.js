@@ -1223,6 +1223,24 @@ export const schema = {
     ['truncated', 'bool', 'one'],
     ['skipped', 'int64', 'one'],
   ],
+  ListChangesRequest: [
+    ['workspace', 'string', 'one'],
+    ['path', 'string', 'one'],
+    ['rawPath', 'bytes', 'one'],
+    ['sinceUnixMs', 'int64', 'one'],
+    ['limit', 'int32', 'one'],
+  ],
+  ListChangesResponse: [
+    ['changes', 'message', 'many', 'FileChange'],
+    ['truncated', 'bool', 'one'],
+    ['skipped', 'int64', 'one'],
+  ],
+  FileChange: [
+    ['file', 'message', 'opt', 'FileEntry'],
+    ['kind', 'string', 'one'],
+    ['reader', 'string', 'one'],
+    ['trigger', 'string', 'one'],
+  ],
   WatchFilesRequest: [
     ['workspace', 'string', 'one'],
     ['path', 'string', 'one'],
@@ -1480,6 +1498,12 @@ export const FileService = {
    * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').SearchFilesRequest, import('../types/carrel.d.ts').SearchFilesResponse>}
    */
   searchFiles: { path: 'FileService/SearchFiles', request: 'SearchFilesRequest', response: 'SearchFilesResponse', streams: 'unary', repeatable: true },
+  /**
+   * ListChanges lists what was changed below a directory since a moment, what programs act on by themselves first. It goes by the
+   * time of change that the kernel keeps, which no program can set, and sees what git ignores.
+   * @type {import('../types/method.d.ts').Method<import('../types/carrel.d.ts').ListChangesRequest, import('../types/carrel.d.ts').ListChangesResponse>}
+   */
+  listChanges: { path: 'FileService/ListChanges', request: 'ListChangesRequest', response: 'ListChangesResponse', streams: 'unary', repeatable: true },
   /**
    * WatchFiles returns what changes below a directory until the client goes or the workspace stops. The first
    * response has no event: what happens from then on is told.

@@ -149,6 +149,7 @@ inWorkspace('files', async ({ ws }) => {
   const raw = Uint8Array.from([...bytes('d/'), 255]);
   await f.write(raw, 'no UTF-8');
   assert.equal(text(await f.read(raw)), 'no UTF-8');
+  assert.deepEqual((await f.changes('d')).changes.map((x) => x.file?.path), ['e/text', '']);
   assert.deepEqual((await f.search('d', { text: 'é' })).matches.map((x) => [x.path, x.line, text(x.text)]), [['e/text', 1, 'é']]);
   const tar = [];
   for await (const b of f.pack('d/e')) tar.push(b);

@@ -2721,6 +2721,53 @@ export interface SearchFilesResponse {
   skipped: number;
 }
 
+export interface ListChangesRequest {
+  workspace: string;
+  /**
+   * A directory; empty is the home.
+   */
+  path: string;
+  rawPath: Uint8Array;
+  /**
+   * Unix time in milliseconds; 0 is when the workspace was made.
+   */
+  sinceUnixMs: number;
+  /**
+   * 0 and the most are 1000.
+   */
+  limit: number;
+}
+
+export interface ListChangesResponse {
+  changes: FileChange[];
+  /**
+   * There are more than were asked for.
+   */
+  truncated: boolean;
+  /**
+   * What was not looked at: too many, too deep or closed.
+   */
+  skipped: number;
+}
+
+/**
+ * FileChange is a file that was changed, or a link, a FIFO, a socket or a device. One that was removed is not told.
+ */
+export interface FileChange {
+  /**
+   * Of it path, type, mode, size and target are set.
+   */
+  file?: FileEntry;
+  /**
+   * Why it should be looked at before anybody uses the directory: acted (a program acts on it by itself: reader, at trigger), leads (a
+   * link that leads out of the directory), special (no file), shared (it has other names), runs (a program among installed packages or
+   * build products, where git shows nothing), built (another file there), source (all others).
+   */
+  kind: string;
+  reader: string;
+  trigger: string;
+}
+
 export interface WatchFilesRequest {
   workspace: string;
   /**

@@ -162,6 +162,8 @@ const (
 	FileServiceWriteBySocketProcedure = "/carrel.v1.FileService/WriteBySocket"
 	// FileServiceSearchFilesProcedure is the fully-qualified name of the FileService's SearchFiles RPC.
 	FileServiceSearchFilesProcedure = "/carrel.v1.FileService/SearchFiles"
+	// FileServiceListChangesProcedure is the fully-qualified name of the FileService's ListChanges RPC.
+	FileServiceListChangesProcedure = "/carrel.v1.FileService/ListChanges"
 	// FileServiceWatchFilesProcedure is the fully-qualified name of the FileService's WatchFiles RPC.
 	FileServiceWatchFilesProcedure = "/carrel.v1.FileService/WatchFiles"
 	// FileServiceListPatchesProcedure is the fully-qualified name of the FileService's ListPatches RPC.
@@ -1282,6 +1284,9 @@ type FileServiceClient interface {
 	WriteBySocket(context.Context, *connect.Request[v1.WriteBySocketRequest]) (*connect.Response[v1.WriteBySocketResponse], error)
 	// SearchFiles finds names and lines of text, within bounds of time, bytes and number.
 	SearchFiles(context.Context, *connect.Request[v1.SearchFilesRequest]) (*connect.Response[v1.SearchFilesResponse], error)
+	// ListChanges lists what was changed below a directory since a moment, what programs act on by themselves first. It goes by the
+	// time of change that the kernel keeps, which no program can set, and sees what git ignores.
+	ListChanges(context.Context, *connect.Request[v1.ListChangesRequest]) (*connect.Response[v1.ListChangesResponse], error)
 	// WatchFiles returns what changes below a directory until the client goes or the workspace stops. The first
 	// response has no event: what happens from then on is told.
 	WatchFiles(context.Context, *connect.Request[v1.WatchFilesRequest]) (*connect.ServerStreamForClient[v1.WatchFilesResponse], error)
@@ -1374,6 +1379,12 @@ func NewFileServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(fileServiceMethods.ByName("SearchFiles")),
 			connect.WithClientOptions(opts...),
 		),
+		listChanges: connect.NewClient[v1.ListChangesRequest, v1.ListChangesResponse](
+			httpClient,
+			baseURL+FileServiceListChangesProcedure,
+			connect.WithSchema(fileServiceMethods.ByName("ListChanges")),
+			connect.WithClientOptions(opts...),
+		),
 		watchFiles: connect.NewClient[v1.WatchFilesRequest, v1.WatchFilesResponse](
 			httpClient,
 			baseURL+FileServiceWatchFilesProcedure,
@@ -1409,6 +1420,7 @@ type fileServiceClient struct {
 	readBySocket  *connect.Client[v1.ReadBySocketRequest, v1.ReadBySocketResponse]
 	writeBySocket *connect.Client[v1.WriteBySocketRequest, v1.WriteBySocketResponse]
 	searchFiles   *connect.Client[v1.SearchFilesRequest, v1.SearchFilesResponse]
+	listChanges   *connect.Client[v1.ListChangesRequest, v1.ListChangesResponse]
 	watchFiles    *connect.Client[v1.WatchFilesRequest, v1.WatchFilesResponse]
 	listPatches   *connect.Client[v1.ListPatchesRequest, v1.ListPatchesResponse]
 	undoPatch     *connect.Client[v1.UndoPatchRequest, v1.UndoPatchResponse]
@@ -1474,6 +1486,11 @@ func (c *fileServiceClient) SearchFiles(ctx context.Context, req *connect.Reques
 	return c.searchFiles.CallUnary(ctx, req)
 }
 
+// ListChanges calls carrel.v1.FileService.ListChanges.
+func (c *fileServiceClient) ListChanges(ctx context.Context, req *connect.Request[v1.ListChangesRequest]) (*connect.Response[v1.ListChangesResponse], error) {
+	return c.listChanges.CallUnary(ctx, req)
+}
+
 // WatchFiles calls carrel.v1.FileService.WatchFiles.
 func (c *fileServiceClient) WatchFiles(ctx context.Context, req *connect.Request[v1.WatchFilesRequest]) (*connect.ServerStreamForClient[v1.WatchFilesResponse], error) {
 	return c.watchFiles.CallServerStream(ctx, req)
@@ -1516,6 +1533,9 @@ type FileServiceHandler interface {
 	WriteBySocket(context.Context, *connect.Request[v1.WriteBySocketRequest]) (*connect.Response[v1.WriteBySocketResponse], error)
 	// SearchFiles finds names and lines of text, within bounds of time, bytes and number.
 	SearchFiles(context.Context, *connect.Request[v1.SearchFilesRequest]) (*connect.Response[v1.SearchFilesResponse], error)
+	// ListChanges lists what was changed below a directory since a moment, what programs act on by themselves first. It goes by the
+	// time of change that the kernel keeps, which no program can set, and sees what git ignores.
+	ListChanges(context.Context, *connect.Request[v1.ListChangesRequest]) (*connect.Response[v1.ListChangesResponse], error)
 	// WatchFiles returns what changes below a directory until the client goes or the workspace stops. The first
 	// response has no event: what happens from then on is told.
 	WatchFiles(context.Context, *connect.Request[v1.WatchFilesRequest], *connect.ServerStream[v1.WatchFilesResponse]) error
@@ -1604,6 +1624,12 @@ func NewFileServiceHandler(svc FileServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(fileServiceMethods.ByName("SearchFiles")),
 		connect.WithHandlerOptions(opts...),
 	)
+	fileServiceListChangesHandler := connect.NewUnaryHandler(
+		FileServiceListChangesProcedure,
+		svc.ListChanges,
+		connect.WithSchema(fileServiceMethods.ByName("ListChanges")),
+		connect.WithHandlerOptions(opts...),
+	)
 	fileServiceWatchFilesHandler := connect.NewServerStreamHandler(
 		FileServiceWatchFilesProcedure,
 		svc.WatchFiles,
@@ -1648,6 +1674,8 @@ func NewFileServiceHandler(svc FileServiceHandler, opts ...connect.HandlerOption
 			fileServiceWriteBySocketHandler.ServeHTTP(w, r)
 		case FileServiceSearchFilesProcedure:
 			fileServiceSearchFilesHandler.ServeHTTP(w, r)
+		case FileServiceListChangesProcedure:
+			fileServiceListChangesHandler.ServeHTTP(w, r)
 		case FileServiceWatchFilesProcedure:
 			fileServiceWatchFilesHandler.ServeHTTP(w, r)
 		case FileServiceListPatchesProcedure:
@@ -1709,6 +1737,10 @@ func (UnimplementedFileServiceHandler) WriteBySocket(context.Context, *connect.R
 
 func (UnimplementedFileServiceHandler) SearchFiles(context.Context, *connect.Request[v1.SearchFilesRequest]) (*connect.Response[v1.SearchFilesResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.FileService.SearchFiles is not implemented"))
+}
+
+func (UnimplementedFileServiceHandler) ListChanges(context.Context, *connect.Request[v1.ListChangesRequest]) (*connect.Response[v1.ListChangesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carrel.v1.FileService.ListChanges is not implemented"))
 }
 
 func (UnimplementedFileServiceHandler) WatchFiles(context.Context, *connect.Request[v1.WatchFilesRequest], *connect.ServerStream[v1.WatchFilesResponse]) error {

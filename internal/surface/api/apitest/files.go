@@ -16,7 +16,8 @@ import (
 // fileRows are the rows of what is done with files.
 var fileRows = map[fileapi.Op]operation.Name{
 	fileapi.Read: operation.ReadFile, fileapi.Pack: operation.ReadFile, fileapi.List: operation.ListFiles, fileapi.Stat: operation.ListFiles,
-	fileapi.Search: operation.ListFiles, fileapi.Watch: operation.WatchFiles, fileapi.Write: operation.WriteFile,
+	fileapi.Search: operation.ListFiles, fileapi.Changes: operation.ListFiles, fileapi.Watch: operation.WatchFiles,
+	fileapi.Write:  operation.WriteFile,
 	fileapi.Unpack: operation.WriteFile, fileapi.Mkdir: operation.MakeDirectory, fileapi.Move: operation.MoveFile,
 	fileapi.Remove: operation.RemoveFile, fileapi.Undo: operation.UndoPatch, fileapi.Patches: operation.ListPatches,
 }
@@ -76,7 +77,7 @@ func (g *Gate) OnFiles(
 	case fileapi.Write, fileapi.Unpack:
 		g.files[key] = data
 		res.Bytes, entry.Size = int64(len(data)), int64(len(data))
-	case fileapi.List, fileapi.Search:
+	case fileapi.List, fileapi.Search, fileapi.Changes:
 		return res, s.Entries([]fileapi.Entry{*entry})
 	case fileapi.Mkdir:
 	case fileapi.Patches: // each workspace has one change, of a file with its id as its name
