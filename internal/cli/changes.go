@@ -60,7 +60,7 @@ the paths that are named. A file that is there already stays.`,
 		for _, x := range copied {
 			sum := "still runs"
 			if !x.Live() {
-				seen, err := x.Look(c.Context(), rootless.HostReads(x.Source))
+				seen, err := a.look(c.Context(), x)
 				if sum = stagedSum(seen); err != nil {
 					sum = errtext.Text(err)
 				}
@@ -88,7 +88,7 @@ func (a *app) changesBy(ctx context.Context, ref string) (any, printer, error) {
 	if id.IsWorkspace(ref) {
 		list, err := rootless.StagedCopies(id.Workspace(ref))
 		if err == nil {
-			return stagedItems(ctx, list)
+			return a.stagedItems(ctx, list)
 		}
 		if !errdefs.IsNotFound(err) {
 			return nil, nil, err

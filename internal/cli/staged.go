@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -115,9 +116,18 @@ or its path shows it. On a terminal, characters that it would obey are shown as 
 	return c
 }
 
+// look looks at a copy, and says what became of changes that were cut off.
+func (a *app) look(ctx context.Context, x *copies.Copy) (copies.Seen, error) {
+	seen, err := x.Look(ctx, rootless.HostReads(x.Source))
+	for _, n := range x.Notes() {
+		_ = say(a.Err, "carrel: %s\n", printable(n))
+	}
+	return seen, err
+}
+
 // diff shows one copy.
 func (a *app) diff(ctx context.Context, x *copies.Copy, o copies.DiffOptions) error {
-	seen, err := x.Look(ctx, rootless.HostReads(x.Source))
+	seen, err := a.look(ctx, x)
 	if err != nil {
 		return err
 	}
@@ -254,9 +264,13 @@ func (a *app) discardCommand() *cobra.Command {
 		Long: `discard removes what runs with --here=staged wrote, applied or not, and with it what carrel undo needs. The
 directory itself is not touched.
 
+--older removes the copies of all runs that began longer ago than a time, but for those that still run.
+
 ` + stagedUse,
-		Example: "  carrel discard\n  carrel discard run-1a2b3c4d",
+		Example: "  carrel discard\n  carrel discard run-1a2b3c4d\n  carrel discard --older 7d",
 	}
+	var older lifetime
+	c.Flags().Var(&older, "older", "the copies of all runs that began longer ago than this")
 	return a.prints(c, func(c *cobra.Command, args []string) (any, printer, error) {
 		var list []*copies.Copy
 		for _, name := range args {
@@ -266,11 +280,17 @@ directory itself is not touched.
 			}
 			list = append(list, of...)
 		}
-		if len(args) == 0 {
-			var err error
-			if list, _, err = stagedCopies(nil); err != nil {
-				return nil, nil, err
-			}
+		var err error
+		switch {
+		case c.Flags().Changed("older") && (len(args) > 0 || older == never):
+			return nil, nil, usage(c, "cannot use --older with a RUN or with never: give a time alone, as in 7d")
+		case c.Flags().Changed("older"):
+			list, err = copiesBefore(time.Now().Add(-time.Duration(older) * time.Millisecond))
+		case len(args) == 0:
+			list, _, err = stagedCopies(nil)
+		}
+		if err != nil {
+			return nil, nil, err
 		}
 		out, objects := "", []object{}
 		for _, x := range list {
@@ -280,11 +300,34 @@ directory itself is not touched.
 			if err := x.Discard(c.Context()); err != nil {
 				return nil, nil, err
 			}
+			for _, n := range x.Notes() {
+				_ = say(a.Err, "carrel: %s\n", printable(n))
+			}
 			out += fmt.Sprintf("discarded: what %s wrote for %s\n", x.Run, x.Source)
 			objects = append(objects, object{{"run", string(x.Run)}, {"directory", x.Source}})
 		}
 		return objects, text(out), nil
 	})
+}
+
+// copiesBefore are the staged copies of what began before a moment and runs no more.
+func copiesBefore(then time.Time) ([]*copies.Copy, error) {
+	all, err := rootless.StagedCopies("")
+	return slices.DeleteFunc(all, func(x *copies.Copy) bool { return !x.Made.Before(then) || x.Workspace != "" || x.Live() }), err
+}
+
+// manyCopies is how many kept copies are too many to pass over in silence.
+const manyCopies = 20
+
+// tellCopies says that many copies are kept: nothing else removes them.
+func (a *app) tellCopies() error {
+	all, err := rootless.StagedCopies("")
+	if err != nil || len(all) < manyCopies {
+		return err
+	}
+	oldest := slices.MinFunc(all, func(x, y *copies.Copy) int { return x.Made.Compare(y.Made) })
+	return say(a.Err, "carrel: %d staged copies are kept, the oldest since %s: carrel changes lists them, and carrel discard --older 7d "+
+		"removes those of more than a week\n", len(all), oldest.Made.Local().Format(time.DateOnly))
 }
 
 // gone refuses to discard the copy of a workspace that there is: it would not start again.
@@ -493,10 +536,10 @@ var signs = map[stagedfiles.Kind]string{
 }
 
 // stagedItems lists the changes of a run's staged copies.
-func stagedItems(ctx context.Context, list []*copies.Copy) (any, printer, error) {
+func (a *app) stagedItems(ctx context.Context, list []*copies.Copy) (any, printer, error) {
 	t, objects := newTable(-1, "", "CLASS", "PATH", "READER").wideOnly("READER").freeText(), []object{}
 	for _, x := range list {
-		seen, err := x.Look(ctx, rootless.HostReads(x.Source))
+		seen, err := a.look(ctx, x)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -584,8 +627,9 @@ func (a *app) settleOne(ctx context.Context, s rootless.Staged, apply bool) erro
 		}
 	}
 	if !apply {
-		return say(a.Err, "carrel: nothing of it is applied: carrel diff %s shows it, carrel apply %s makes the changes, and carrel discard %s "+
+		err := say(a.Err, "carrel: nothing of it is applied: carrel diff %s shows it, carrel apply %s makes the changes, and carrel discard %s "+
 			"removes it\n", run, run, run)
+		return cmp.Or(err, a.tellCopies())
 	}
 	r, err := s.Apply(ctx, copies.Options{}, rootless.HostReads(s.Source))
 	for line := range strings.Lines(appliedText(s.Copy, r, false)) {

@@ -96,8 +96,9 @@ func (s *state) alone(f func() error) error {
 // intents closeBroken closes.
 func (s *state) register(name id.Workspace, closeBroken func([]id.Workspace) error) error {
 	return s.alone(func() error {
-		err := errors.Join(s.sweep(closeBroken), copies.In(s.dir).Sweep(context.Background()))
-		if err != nil {
+		notes, err := copies.In(s.dir).Sweep(context.Background())
+		s.notes = append(s.notes, notes...)
+		if err = errors.Join(s.sweep(closeBroken), err); err != nil {
 			return fmt.Errorf("cannot clean up after a run that was ended: %w", err)
 		}
 		return s.claim(name)

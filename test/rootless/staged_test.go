@@ -2,11 +2,14 @@ package rootless_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // stagedIn runs a script in a staged copy of the project, and returns the run's name, "" if nothing was changed.
@@ -29,6 +32,115 @@ func (u *user) cli(args ...string) result {
 
 // digest is all of the project: names, modes, owners, contents, times of change.
 const digest = `cd ~/project && find . -printf '%p %y %m %U %n %C@ %l\n' | sort && find . -type f -exec sha256sum {} + | sort`
+
+// Copies are kept until somebody removes them, and a run says when they are many.
+func TestManyStagedCopies(t *testing.T) {
+	u := newUser(t)
+	u.sh("rm -rf project/.git")
+	r, first := u.stagedIn("echo 1 > a")
+	if r.code != 0 || strings.Contains(r.err, "are kept") {
+		t.Fatalf("%+v", r)
+	}
+	for range 19 {
+		r, _ = u.stagedIn("echo 1 > a")
+	}
+	if !strings.Contains(r.err, "carrel: 20 staged copies are kept, the oldest since 20") {
+		t.Errorf("%+v", r)
+	}
+	if r := u.cli("discard", "--older", "1h"); r.code != 0 || r.out != "" {
+		t.Errorf("%+v", r)
+	}
+	if r := u.cli("discard", "--older", "never"); r.code == 0 {
+		t.Errorf("%+v", r)
+	}
+	record, err := filepath.Glob(u.home + "/.local/state/carrel/staged/" + first + "/*/copy.json")
+	if err != nil || len(record) != 1 {
+		t.Fatal(record, err)
+	}
+	u.sh(`sed -i 's/"made":"20[0-9]*-/"made":"2001-/' ` + record[0])
+	if r := u.cli("discard", "--older", "7d"); r.code != 0 || !strings.HasPrefix(r.out, "discarded: what "+first) || strings.Count(r.out, "\n") != 1 {
+		t.Errorf("%+v", r)
+	}
+	if r := u.cli("changes", "-o", "json"); strings.Contains(r.out, first) || strings.Count(r.out, `"staged":`) != 19 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// apply and undo are killed at any moment, as with a closed terminal. What is found then is all of it, or none.
+func TestApplyIsKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("skipped: it takes a while")
+	}
+	u := newUser(t)
+	const files = 300
+	u.sh(fmt.Sprintf("rm -rf project/.git; cd project; for i in $(seq %d); do echo old > f$i; done", files))
+	r, run := u.stagedIn(fmt.Sprintf("for i in $(seq %d); do echo new > f$i; done", files))
+	if r.code != 0 || run == "" {
+		t.Fatalf("%+v", r)
+	}
+	whole := func(when string) (applied bool) {
+		t.Helper()
+		n := strings.TrimSpace(u.sh("cat project/f* | grep -c new").out)
+		if n != "0" && n != strconv.Itoa(files) {
+			t.Fatalf("%s: %s of %d files are new", when, n, files)
+		}
+		if left := u.sh("ls -A project | grep -v ^f").out; left != "" {
+			t.Fatalf("%s: left are %q", when, left)
+		}
+		return n != "0"
+	}
+	stopped := map[string]int{}
+	for i := range 24 {
+		what := "apply"
+		if whole("before") {
+			what = "undo"
+		}
+		c := u.command("project", filepath.Join(programs, "carrel"), what, run)
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		early := make(chan error, 1)
+		go func() { early <- c.Wait() }()
+		select {
+		case <-early:
+		case <-time.After(time.Duration(10+7*i) * time.Millisecond):
+			_ = c.Process.Kill()
+			<-early
+			stopped[what]++
+		}
+		// Whoever comes next finishes it or takes it back: who looks, and another run.
+		next := u.cli("diff", run)
+		if i%2 == 0 {
+			next = u.run("--here=direct", "--", "true")
+		}
+		if next.code != 0 {
+			t.Fatalf("after %s was killed: %+v", what, next)
+		}
+		whole("after " + what)
+	}
+	if stopped["apply"]+stopped["undo"] < 6 {
+		t.Errorf("hardly one was killed: %v", stopped)
+	}
+	// What would take it back does not go before it is taken back.
+	if whole("at the end") {
+		u.cli("undo", run)
+	}
+	for i := 0; ; i++ {
+		c := u.command("project", filepath.Join(programs, "carrel"), "apply", run)
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Duration(10+5*i) * time.Millisecond)
+		_ = c.Process.Kill()
+		if c.Wait() == nil || u.sh("ls -A project | grep -c ^[.]").out != "0\n" {
+			break
+		}
+	}
+	if r := u.cli("discard", run); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	whole("discarded")
+}
 
 // Whatever a command does in a staged copy, nothing of it is in the directory, or in one that is linked with it, before it is applied.
 func TestStagedHoldsEverything(t *testing.T) {

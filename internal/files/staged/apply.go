@@ -125,7 +125,7 @@ func begin(ctx context.Context, lower *os.File, keepDir string) (*txn, error) {
 // open opens the store and the lower directory.
 func open(ctx context.Context, lower *os.File, keepDir string) (t *txn, err error) {
 	t = &txn{ctx: ctx, lower: folder{-1}, upper: folder{-1}}
-	if t.s, err = openStore(keepDir); err != nil {
+	if t.s, err = openStore(keepDir, lockWait); err != nil {
 		return nil, err
 	}
 	if t.lower, err = hold(lower); err != nil {

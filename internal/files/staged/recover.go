@@ -54,6 +54,24 @@ func Recover(ctx context.Context, lower *os.File, keepDir string) (all []Recover
 	return all, nil
 }
 
+// CutOff reports whether a change in a directory of journals was cut off, and none is under way.
+func CutOff(keepDir string) bool {
+	list, err := os.ReadDir(keepDir)
+	if err != nil || !slices.ContainsFunc(list, func(e os.DirEntry) bool { return number(e.Name(), idPrefix) > 0 }) {
+		return false
+	}
+	s, err := openStore(keepDir, 0)
+	if err != nil {
+		return false
+	}
+	defer s.close()
+	return slices.ContainsFunc(list, func(e os.DirEntry) bool {
+		name := e.Name()
+		return number(name, idPrefix) > 0 && !s.has(name, conflictFile) &&
+			(!s.has(name, doneFile) || s.has(name, planFile) || s.has(name, madeFile) || s.has(name, commitFile))
+	})
+}
+
 func (t *txn) recover(id string) (r Recovered, err error) {
 	r.ID = id
 	switch {

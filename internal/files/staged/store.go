@@ -53,14 +53,14 @@ type store struct {
 // lockWait is how long a change waits for another one.
 var lockWait = 10 * time.Second
 
-// openStore opens and locks a directory of transactions. It must belong to the caller alone.
-func openStore(path string) (*store, error) {
+// openStore opens and locks a directory of transactions, for which it waits. It must belong to the caller alone.
+func openStore(path string, wait time.Duration) (*store, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the directory %q for journals: %w; make it with mode 0700", path, err)
 	}
 	s := &store{folder{fd}, os.NewFile(uintptr(fd), path)}
-	if err := s.claim(path); err != nil {
+	if err := s.claim(path, wait); err != nil {
 		s.close()
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func openStore(path string) (*store, error) {
 }
 
 // claim checks that the directory is the caller's alone, and locks it.
-func (s *store) claim(path string) error {
+func (s *store) claim(path string, wait time.Duration) error {
 	st, err := s.dir.self()
 	if err != nil {
 		return fmt.Errorf("cannot look at the directory %q: %w", path, err)
@@ -82,7 +82,7 @@ func (s *store) claim(path string) error {
 		if err == nil {
 			return nil
 		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) || time.Since(began) >= lockWait {
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) || time.Since(began) >= wait {
 			return fmt.Errorf("cannot work with the journals in %q: another change is under way; try again: %w", path,
 				errors.Join(err, errdefs.ErrUnavailable))
 		}

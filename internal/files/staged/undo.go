@@ -123,7 +123,7 @@ func (t *txn) isAsLeft(u *op) (why string, err error) {
 
 // Forget removes the journals and old contents of what was applied, which can then not be undone.
 func Forget(ctx context.Context, keepDir string) error {
-	s, err := openStore(keepDir)
+	s, err := openStore(keepDir, lockWait)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -49,9 +50,7 @@ func (c *Copy) apply(ctx context.Context, o Options, reads changed.Reader, commi
 		return r, err
 	}
 	defer done()
-	if r.Notes, err = c.recover(ctx, s); err != nil {
-		return r, err
-	}
+	r.Notes = c.Notes()
 	seen, err := c.Look(ctx, reads)
 	if err != nil {
 		return r, err
@@ -166,19 +165,25 @@ func (c *Copy) take(ctx context.Context, s staged.Copy, seen Seen, r *Result, id
 }
 
 // recover finishes or undoes what was cut off.
-func (c *Copy) recover(ctx context.Context, s staged.Copy) (notes []string, err error) {
-	all, err := staged.Recover(ctx, s.Lower, c.keep())
+func (c *Copy) recover(ctx context.Context, lower *os.File) error {
+	all, err := staged.Recover(ctx, lower, c.keep())
 	for _, r := range all {
 		note := fmt.Sprintf("%s: a change that was cut off is %s", c.Source, r.Outcome)
 		if len(r.Left) > 0 {
 			note += fmt.Sprintf("; %d files were changed by others, and stay; the first is %q", len(r.Left), r.Left[0].Path)
 		}
-		notes = append(notes, note)
+		c.notes = append(c.notes, note)
 	}
 	if err != nil {
 		err = fmt.Errorf("%s: %w", c.Source, err)
 	}
-	return notes, err
+	return err
+}
+
+// Notes says, once, what became of changes that were cut off, which any use of a copy finishes or takes back.
+func (c *Copy) Notes() (notes []string) {
+	notes, c.notes = c.notes, nil
+	return notes
 }
 
 // Undo takes back what was applied last: the files, and the branches that it moved.
@@ -191,9 +196,7 @@ func (c *Copy) Undo(ctx context.Context) (r Result, err error) {
 		return r, err
 	}
 	defer done()
-	if r.Notes, err = c.recover(ctx, s); err != nil {
-		return r, err
-	}
+	r.Notes = c.Notes()
 	was, err := staged.Last(ctx, s.Lower, c.keep())
 	if c.Undoing != nil && (err == nil || errdefs.IsNotFound(err)) && was != *c.Undoing {
 		// The files were taken back, and then it was cut off.

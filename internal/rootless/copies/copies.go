@@ -75,6 +75,8 @@ type Copy struct {
 	dir string
 	// lock is the open record of a copy whose run lives here.
 	lock *os.File
+	// notes say what became of changes that were cut off.
+	notes []string
 }
 
 // Store is the directory of the copies.
@@ -325,13 +327,9 @@ func (s Store) Of(run id.Workspace) (all []*Copy, err error) {
 		return nil, fmt.Errorf("cannot read the staged copies of %s: %w", run, err)
 	}
 	for _, e := range list {
-		c := &Copy{dir: filepath.Join(s.dir, string(run), e.Name())}
-		b, err := os.ReadFile(filepath.Join(c.dir, recordName))
+		c, err := load(filepath.Join(s.dir, string(run), e.Name()))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it was not made in full, or not removed in full
-		}
-		if err == nil {
-			err = json.Unmarshal(b, &c.Record)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the staged copy in %s: %w", c.dir, err)
@@ -344,7 +342,7 @@ func (s Store) Of(run id.Workspace) (all []*Copy, err error) {
 	return all, nil
 }
 
-// open opens both directories of a copy.
+// open opens both directories of a copy, and finishes or takes back what was cut off before.
 func (c *Copy) open(ctx context.Context) (s staged.Copy, done func(), err error) {
 	lower, err := c.source()
 	if err != nil {
@@ -356,6 +354,10 @@ func (c *Copy) open(ctx context.Context) (s staged.Copy, done func(), err error)
 		return s, nil, fmt.Errorf("cannot open the staged copy of %s: %w", c.Source, err)
 	}
 	s, done = staged.Copy{Lower: lower, Upper: upper, UserXattr: true}, func() { lower.Close(); upper.Close() }
+	if err := c.recover(ctx, lower); err != nil {
+		done()
+		return s, nil, err
+	}
 	if s.Made, err = staged.Made(ctx, lower, c.keep()); err != nil {
 		done()
 		return s, nil, fmt.Errorf("cannot read what was applied of the staged copy of %s: %w", c.Source, err)
@@ -395,6 +397,13 @@ func (c *Copy) Discard(ctx context.Context) error {
 	if err := c.settled("discard"); err != nil {
 		return err
 	}
+	if lower, err := c.source(); err == nil { // what is cut off could not be taken back without what is kept here
+		err := c.recover(ctx, lower)
+		lower.Close()
+		if err != nil {
+			return err
+		}
+	}
 	// Without the record it is no copy any more, whatever else is left.
 	if err := os.Remove(filepath.Join(c.dir, recordName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cannot discard the staged copy of %s: %w", c.Source, err)
@@ -408,13 +417,13 @@ func (c *Copy) Discard(ctx context.Context) error {
 	return nil
 }
 
-// Sweep removes what is left of copies that were not made or not removed in full. No copy may be made meanwhile.
-func (s Store) Sweep(ctx context.Context) error {
+// Sweep removes what is left of copies that were not made or not removed in full, and finishes or takes back what was cut off while it
+// was applied, of which notes say what became. No copy may be made meanwhile.
+func (s Store) Sweep(ctx context.Context) (notes []string, all error) {
 	runs, err := os.ReadDir(s.dir)
 	if err != nil {
-		return nil //nolint:nilerr // there are none
+		return nil, nil //nolint:nilerr // there are none
 	}
-	var all error
 	for _, r := range runs {
 		list, err := os.ReadDir(filepath.Join(s.dir, r.Name()))
 		if err != nil {
@@ -425,6 +434,7 @@ func (s Store) Sweep(ctx context.Context) error {
 			c := &Copy{dir: filepath.Join(s.dir, r.Name(), e.Name())}
 			if _, err := os.Lstat(filepath.Join(c.dir, recordName)); err == nil || c.Live() {
 				left++
+				notes = append(notes, mend(ctx, c.dir)...)
 				continue
 			}
 			all = errors.Join(all, removal.Path(ctx, c.dir))
@@ -433,5 +443,35 @@ func (s Store) Sweep(ctx context.Context) error {
 			_ = os.Remove(filepath.Join(s.dir, r.Name())) // it is empty, or one is just made in it
 		}
 	}
-	return all
+	return notes, all
+}
+
+// load reads the record of the copy in dir.
+func load(dir string) (*Copy, error) {
+	c := &Copy{dir: dir}
+	b, err := os.ReadFile(filepath.Join(dir, recordName))
+	if err == nil {
+		err = json.Unmarshal(b, &c.Record)
+	}
+	return c, err
+}
+
+// mend finishes or takes back what was cut off in the copy in dir. Where that cannot be, whoever uses the copy next is told why.
+func mend(ctx context.Context, dir string) (notes []string) {
+	if !staged.CutOff(filepath.Join(dir, keepName)) {
+		return nil
+	}
+	c, err := load(dir)
+	var lower *os.File
+	if err == nil {
+		lower, err = c.source()
+	}
+	if err == nil {
+		err = c.recover(ctx, lower)
+		lower.Close()
+	}
+	if err != nil {
+		return []string{fmt.Sprintf("what was applied to a directory was cut off, and cannot be finished or taken back: %v", err)}
+	}
+	return c.Notes()
 }
