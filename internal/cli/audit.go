@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/cli/timearg"
 	"github.com/carrel-dev/carrel/internal/rootless"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 )
@@ -126,7 +127,7 @@ func (a *app) filterFlags(c *cobra.Command) func(*cobra.Command) (*carrelv1.Filt
 		{&f.Capability, "capability", "only with this capability"},
 		{&f.Trace, "trace", "only of this request"},
 		{&f.Type, "type", "only records of this type, as intent or denial"},
-		{&since, "since", "only from this time on: RFC 3339, or how long ago, as 1h or 7d"},
+		{&since, "since", "only from this time on: as of RFC 3339, a date, yesterday, or how long ago, as 1h or 7d"},
 		{&until, "until", "only before this time"},
 	} {
 		c.Flags().StringVar(x.to, x.name, "", x.usage)
@@ -143,12 +144,9 @@ func (a *app) filterFlags(c *cobra.Command) func(*cobra.Command) (*carrelv1.Filt
 			if t.text == "" {
 				continue
 			}
-			at, err := time.Parse(time.RFC3339, t.text)
-			if d, derr := parseDays(t.text); derr == nil && d >= 0 {
-				at, err = time.Now().Add(-d), nil
-			}
-			if err != nil || at.Unix() < 0 {
-				return nil, usage(c, "cannot use --%s %q: give a time as 2026-11-22T10:00:00Z, or how long ago as 90m or 7d", t.name, t.text)
+			at, err := timearg.Parse(t.text, time.Now())
+			if err != nil {
+				return nil, usage(c, "cannot use --%s %q: %w", t.name, t.text, err)
 			}
 			*t.to = at.UnixNano()
 		}

@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,6 +26,7 @@ import (
 	"github.com/carrel-dev/carrel/internal/base/build"
 	"github.com/carrel-dev/carrel/internal/base/errtext"
 	"github.com/carrel-dev/carrel/internal/cli/attach"
+	"github.com/carrel-dev/carrel/internal/cli/habits"
 	"github.com/carrel-dev/carrel/internal/rootless/paths"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -148,6 +150,9 @@ func (a *app) line(args []string) int {
 	if err == nil {
 		return a.code
 	}
+	if strings.HasPrefix(err.Error(), "unknown command ") {
+		err = noCommand(root, err)
+	}
 	if w, ok := errors.AsType[*fs.PathError](err); ok && w.Op == "write" && w.Path == os.Stdout.Name() {
 		err = fmt.Errorf("cannot write the output: %w; what was asked for may be done: look before you ask again", w.Err)
 	}
@@ -189,9 +194,10 @@ was derived from it, such as ws-2a97516c.`,
   carrel exec demo -- uname -a
   carrel inspect demo
   sudo carrel audit verify`,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
+		SilenceErrors:      true,
+		DisableSuggestions: true, // noCommand has them
+		SilenceUsage:       true,
+		CompletionOptions:  cobra.CompletionOptions{HiddenDefaultCmd: false},
 	}
 	f := root.PersistentFlags()
 	f.StringVar(&a.host, "host", "",
@@ -294,7 +300,7 @@ func flagError(c *cobra.Command, err error) error {
 		return "--" + name
 	}
 	if none, ok := errors.AsType[*pflag.NotExistError](err); ok {
-		return usage(c, "cannot use %s: %s has no such flag", given(none.GetSpecifiedName(), none.GetSpecifiedShortnames()), c.CommandPath())
+		return noFlag(c, none.GetSpecifiedName(), given(none.GetSpecifiedName(), none.GetSpecifiedShortnames()))
 	}
 	if bare, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
 		return usage(c, "cannot use %s: its value is missing", given(bare.GetSpecifiedName(), bare.GetSpecifiedShortnames()))
@@ -308,6 +314,39 @@ func flagError(c *cobra.Command, err error) error {
 		form = errtext.Text(bad.Unwrap())
 	}
 	return usage(c, "cannot use --%s %q: %s", bad.GetFlag().Name, bad.GetValue(), form)
+}
+
+// noFlag is the error for a flag that a command does not have. It says what people of other programs mean by it, or which flag is like it.
+func noFlag(c *cobra.Command, name, given string) error {
+	if a := habits.Flag(c.Name(), name); a != "" {
+		return usage(c, "cannot use %s: %s", given, a)
+	}
+	var names []string
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, f.Name)
+		}
+	})
+	if near := habits.Near(name, names); near != "" {
+		return usage(c, "cannot use %s: %s has no such flag; did you mean --%s?", given, c.CommandPath(), near)
+	}
+	return usage(c, "cannot use %s: %s has no such flag", given, c.CommandPath())
+}
+
+// noCommand is the error for a first word that names no command, from that of cobra.
+func noCommand(root *cobra.Command, err error) error {
+	quoted, qerr := strconv.QuotedPrefix(strings.TrimPrefix(err.Error(), "unknown command "))
+	word, uerr := strconv.Unquote(quoted)
+	if qerr != nil || uerr != nil {
+		return err
+	}
+	if a := habits.Command(word); a != "" {
+		return usage(root, "there is no command %q: %s", word, a)
+	}
+	if near := habits.NearCommand(word, commandNames()); near != "" {
+		return usage(root, "there is no command %q; did you mean \"carrel %s\"?", word, near)
+	}
+	return usage(root, "there is no command %q", word)
 }
 
 // exactly and atLeast are argument checks whose errors name what is missing.

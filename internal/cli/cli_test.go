@@ -433,7 +433,7 @@ func TestAudit(t *testing.T) {
 func TestBadCommandLines(t *testing.T) {
 	serve(t, alice)
 	for args, text := range map[string]string{
-		"frob":                     `unknown command "frob"`,
+		"frob":                     `there is no command "frob"`,
 		"ls extra":                 `cannot use the argument "extra"`,
 		"ls -o yaml":               `cannot use --output "yaml": it is not table, wide or json`,
 		"inspect":                  "WORKSPACE is missing",

@@ -22,7 +22,7 @@ func TestErrorsOfFlags(t *testing.T) {
 		span = "give a time with its unit, as in 500ms, 30s, 5m or 12h"
 		num  = "give a whole number, as in 20"
 		some = "0 to 4096, or a share of them from 0% to 100%"
-		ago  = "give a time as 2026-11-22T10:00:00Z, or how long ago as 90m or 7d"
+		ago  = "it is no time: give one as 2026-11-22T10:00:00Z, 2026-11-22, yesterday, or how long ago as 90m or 7d"
 	)
 	for _, c := range []struct{ args, want string }{
 		{"create --memory lots x", `cannot use --memory "lots": ` + size},
@@ -57,7 +57,7 @@ func TestErrorsOfFlags(t *testing.T) {
 		{"rm --purge=maybe demo", `cannot use --purge "maybe": give true or false, or the flag alone`},
 		{"ls -o yaml", `cannot use --output "yaml": it is not table, wide or json`},
 		{"exec --source cat demo id", `cannot use --source "cat": it is user or llm`},
-		{"audit show --since yesterday", `cannot use --since "yesterday": ` + ago},
+		{"audit show --since tomorrow", `cannot use --since "tomorrow": ` + ago},
 		{"audit tail --until 1y", `cannot use --until "1y": ` + ago},
 		{"audit tail -n x", `cannot use --lines "x": ` + num},
 		{

@@ -3,12 +3,12 @@ package cli
 import (
 	"errors"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/cli/timearg"
 	"github.com/carrel-dev/carrel/internal/spec/workspace"
 )
 
@@ -34,25 +34,12 @@ func (l *lifetime) Set(text string) error {
 		*l = never
 		return nil
 	}
-	d, err := parseDays(text)
+	d, err := timearg.ParseDays(text)
 	if err != nil || d < time.Second {
 		return errors.New("it is not a time of a second or more; give it as in 90s, 15m, 12h or 7d, or never")
 	}
 	*l = lifetime(d.Milliseconds())
 	return nil
-}
-
-// parseDays reads a duration that may also be a number of days, up to a hundred years.
-func parseDays(text string) (time.Duration, error) {
-	days, ok := strings.CutSuffix(text, "d")
-	if !ok {
-		return time.ParseDuration(text)
-	}
-	n, err := strconv.ParseFloat(days, 64)
-	if err == nil && !(n >= 0 && n <= 36500) {
-		err = strconv.ErrRange
-	}
-	return time.Duration(n * float64(24*time.Hour)), err
 }
 
 const requestIDUsage = "an id that you choose: asked again with the same id, nothing is done twice"
@@ -72,7 +59,7 @@ func (l *limitFlags) add(f *pflag.FlagSet, defaults bool) {
 		}
 		return ""
 	}
-	f.Var(&l.memory, "memory", "ceiling on memory, as in 512MiB"+or("1GiB"))
+	f.VarP(&l.memory, "memory", "m", "ceiling on memory, as in 512MiB"+or("1GiB"))
 	f.Var(&l.swap, "swap", "swap that may be used beyond it"+or("none"))
 	f.Int64Var(&l.limits.Pids, "pids", 0, "most processes and threads at once"+or("512"))
 	f.Int64Var(&l.limits.CpuWeight, "cpu-weight", 0, "share of the processors under contention, 1 to 10000"+or("100"))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
 	"github.com/carrel-dev/carrel/internal/base/errtext"
@@ -132,8 +133,33 @@ carrel's own are 125, 126 and 127.`,
 		"openai or one of egress.yaml; may be repeated")
 	completeFrom(c, "model", rootless.ModelNames()...)
 	x.models.addBudget(c)
+	asElsewhere(f)
 	c.RunE = func(c *cobra.Command, args []string) error { return a.run(c, args, &x) }
 	return c
+}
+
+// asElsewhere adds flags of other programs that ask for what is so anyway: a command's workspace goes with it, and has no network.
+func asElsewhere(f *pflag.FlagSet) {
+	f.Bool("rm", true, "its workspace ends with the command in any case")
+	for _, name := range []string{"network", "net"} {
+		f.Var(&noNetwork{}, name, "none: no network but what --allow names, as in any case")
+	}
+	for _, name := range []string{"rm", "network", "net"} {
+		_ = f.MarkHidden(name) // it is there
+	}
+}
+
+// noNetwork is a flag value that can only be none.
+type noNetwork struct{}
+
+func (*noNetwork) String() string { return "none" }
+func (*noNetwork) Type() string   { return "NETWORK" }
+
+func (*noNetwork) Set(text string) error {
+	if text == "none" {
+		return nil
+	}
+	return errors.New("give none, or leave it out: a command reaches what --allow HOST names, and nothing else")
 }
 
 func (a *app) run(c *cobra.Command, argv []string, x *runFlags) error {

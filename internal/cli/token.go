@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	carrelv1 "github.com/carrel-dev/carrel/gen/carrel/v1"
+	"github.com/carrel-dev/carrel/internal/cli/timearg"
 	"github.com/carrel-dev/carrel/internal/spec/operation"
 	carrel "github.com/carrel-dev/carrel/sdk/go"
 )
@@ -149,7 +150,7 @@ func lifeFrom(s string) (ms int64, err error) {
 	if s == "" {
 		return 0, nil
 	}
-	d, err := parseDays(s)
+	d, err := timearg.ParseDays(s)
 	if err != nil || d < time.Second || d > 366*24*time.Hour {
 		return 0, errors.New("give a time from 1s to 366d, as 90m, 24h or 30d")
 	}
