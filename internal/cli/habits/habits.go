@@ -18,8 +18,8 @@ func Command(word string) string { return commands[strings.ToLower(word)] }
 func Answers() map[string]string {
 	all := maps.Clone(commands)
 	for _, row := range flags {
-		for _, of := range strings.FieldsSeq(cmp.Or(row.of, "run")) {
-			for _, name := range strings.FieldsSeq(row.names) {
+		for of := range strings.FieldsSeq(cmp.Or(row.of, "run")) {
+			for name := range strings.FieldsSeq(row.names) {
 				all[of+" --"+name] = row.answer
 			}
 		}
