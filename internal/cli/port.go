@@ -135,7 +135,7 @@ func (a *app) port(ctx context.Context, workspace string, x *portFlags) error {
 			}
 		}()
 		l := listeners[i]
-		serving.Go(func() { cancel(a.servePort(ctx, client, workspace, m.remote, l, x)) })
+		serving.Go(func() { cancel(a.servePort(ctx, serviceOf(client, workspace, m.remote), l, x)) })
 	}
 	if err := a.sayPorts(workspace, listeners, x); err != nil {
 		return err

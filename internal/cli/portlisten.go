@@ -113,8 +113,26 @@ func (l portListener) allowed(c net.Conn) error {
 	return nil
 }
 
+// conn is a connection each of whose directions has an end.
+type conn interface {
+	io.ReadWriteCloser
+	CloseWrite() error
+}
+
+// portService is what listens on a port inside.
+type portService struct {
+	workspace string
+	port      int
+	dial      func(ctx context.Context) (conn, error)
+}
+
+// serviceOf is a port of a workspace of the daemon.
+func serviceOf(client *carrel.Client, workspace string, port int) portService {
+	return portService{workspace, port, func(ctx context.Context) (conn, error) { return client.DialPort(ctx, workspace, port) }}
+}
+
 // servePort carries what comes to a listener until ctx ends.
-func (a *app) servePort(ctx context.Context, client *carrel.Client, workspace string, port int, l portListener, x *portFlags) error {
+func (a *app) servePort(ctx context.Context, to portService, l portListener, x *portFlags) error {
 	places := make(chan struct{}, maxPortConns)
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -137,7 +155,7 @@ func (a *app) servePort(ctx context.Context, client *carrel.Client, workspace st
 			defer func() { <-places }()
 			err := l.allowed(c)
 			if err == nil {
-				err = carryPort(ctx, client, workspace, port, c)
+				err = carryPort(ctx, to, c)
 			}
 			breakOff(c, err)
 			if err != nil && !errors.Is(err, errLeftHere) && ctx.Err() == nil {
@@ -159,8 +177,8 @@ func breakOff(c net.Conn, err error) {
 var errLeftHere = errors.New("the client has gone")
 
 // carryPort carries one connection, each direction to its own end.
-func carryPort(ctx context.Context, client *carrel.Client, workspace string, port int, here net.Conn) error {
-	there, err := client.DialPort(ctx, workspace, port)
+func carryPort(ctx context.Context, to portService, here net.Conn) error {
+	there, err := to.dial(ctx)
 	if err != nil {
 		return err
 	}
@@ -186,7 +204,7 @@ func carryPort(ctx context.Context, client *carrel.Client, workspace string, por
 		if mine {
 			return errLeftHere
 		}
-		return fmt.Errorf("cannot go on with a connection to port %d of workspace %s: %w", port, workspace, err)
+		return fmt.Errorf("cannot go on with a connection to port %d of workspace %s: %w", to.port, to.workspace, err)
 	}
 	if half, ok := here.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite() // a client that has gone needs no end

@@ -45,6 +45,20 @@ type runFlags struct {
 	models          modelFlags
 	report, ids     string
 	changes         string
+	ports           runPorts
+	memory          size
+	limits          carrelv1.Limits
+	timeout         time.Duration
+}
+
+// addLimits adds the flags of what the command may use.
+func (x *runFlags) addLimits(f *pflag.FlagSet) {
+	f.VarP(&x.memory, "memory", "m", "ceiling on memory, as in 512MiB, without root of each process "+
+		"(default half of this host's, as root 1GiB)")
+	f.Int64Var(&x.limits.Pids, "pids", 0, "most processes and threads at once (default 4096, as root 512)")
+	f.Int64Var(&x.limits.OpenFiles, "open-files", 0, "most open files of a process (default 4096)")
+	f.DurationVar(&x.timeout, "timeout", 0, "end the command after this time, as in 30s or 5m; the exit code is 143 then, or 137 "+
+		"if it had to be killed")
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -86,6 +100,9 @@ ANTHROPIC_BASE_URL or OPENAI_BASE_URL say where. --model-requests and --model-to
 use, and at the end carrel says what was used. Without root the key is a variable of yours, as
 root one that the daemon keeps: see "carrel model --help".
 
+-p 8080:80 carries connections of yours to 127.0.0.1:8080 here to port 80 of the command, which may
+listen on 127.0.0.1, ::1 or every address, while it runs.
+
 --allow userns, mounts or io_uring lets the command use what is
 closed otherwise, which is reported: see "carrel create --help".
 
@@ -100,6 +117,7 @@ carrel's own are 125, 126 and 127.`,
   carrel run --here -it --model anthropic --model-tokens 2000000 -- claude
   carrel run --here -it -- some-agent
   carrel run -v ~/data:/mnt/data:ro --env CI=1 -- ./report.py
+  carrel run --here -p 5173 -- npm run dev
   carrel run --report proof.json -- true`,
 		Args: atLeast("COMMAND"),
 	}
@@ -133,6 +151,8 @@ carrel's own are 125, 126 and 127.`,
 		"openai or one of egress.yaml; may be repeated")
 	completeFrom(c, "model", rootless.ModelNames()...)
 	x.models.addBudget(c)
+	x.ports.add(c)
+	x.addLimits(f)
 	asElsewhere(f)
 	c.RunE = func(c *cobra.Command, args []string) error { return a.run(c, args, &x) }
 	return c
@@ -199,8 +219,17 @@ func (a *app) run(c *cobra.Command, argv []string, x *runFlags) error {
 			x.dir = m.Destination
 		}
 	}
+	if x.timeout < 0 {
+		return usage(c, "cannot use a negative --timeout: give a time such as 30s, or leave it out")
+	}
 	x.dir = atHome(x.dir)
+	x.limits.MemoryBytes = int64(x.memory)
+	if err := x.ports.listen(c.Context(), a, c); err != nil {
+		return err
+	}
+	defer closeAllOf(x.ports.listeners)
 	spec := x.spec(argv)
+	spec.Timeout = x.timeout
 	signals := attach.Signals(x.tty)
 	a.leaveQuit()
 	if os.Geteuid() == 0 {
@@ -343,7 +372,8 @@ func (a *app) runRootless(
 		Executor: executor, Argv: spec.Argv, Env: spec.Env, Dir: spec.Dir, Stdin: spec.Stdin, Source: spec.Source,
 		Accept: x.accept, Keep: x.keep, IDs: rootless.IDs(x.ids),
 		Continue: id.Workspace(x.goesOn),
-		Note:     func(text string) { _ = say(a.Err, "carrel: %s\n", text) },
+		Memory:   x.limits.GetMemoryBytes(), Pids: x.limits.GetPids(), OpenFiles: x.limits.GetOpenFiles(), Timeout: x.timeout,
+		Note: func(text string) { _ = say(a.Err, "carrel: %s\n", text) },
 	}
 	var hosts []string
 	if o.Allow, hosts, err = openingsAndHosts(x.allow); err != nil {
@@ -424,7 +454,12 @@ func (a *app) runRootless(
 		stop := a.sync(ctx, r.Sync)
 		defer stop()
 	}
-	return a.attend(ctx, string(r.Name), ownRun{r}, signals, &x.commandFlags, 0)
+	stop, err := x.ports.serve(ctx, a, ofRun(r))
+	if err != nil {
+		return err
+	}
+	defer stop()
+	return a.attend(ctx, string(r.Name), ownRun{r}, signals, &x.commandFlags, x.timeout)
 }
 
 // writeChanges writes --changes.
@@ -516,6 +551,7 @@ func (a *app) runRoot(
 	w, _, err := create(ctx, client, &carrelv1.CreateRequest{
 		Key: key, Allow: workspace.OpeningNames(allow), Secrets: names,
 		SecretFiles: x.secretFiles.files, SecretTemplates: x.secretFiles.texts,
+		Limits:     &x.limits,
 		ReachAllow: reach.Allow, ReachAsk: reach.Ask, ReachDeny: reach.Deny, Models: use, ModelBudget: x.models.budget(),
 		OneUse: !x.keep, // this process may be killed
 	}, mounts, kept)
@@ -555,6 +591,11 @@ func (a *app) runRoot(
 		size := a.windowSize()
 		spec.Terminal = &size
 	}
+	stop, err := x.ports.serve(ctx, a, ofWorkspace(client, name))
+	if err != nil {
+		return err
+	}
+	defer stop()
 	cmd, err := a.start(ctx, client, name, spec, signals)
 	if err != nil {
 		return err
@@ -571,5 +612,5 @@ func (a *app) runRoot(
 		})
 		defer stop()
 	}
-	return a.attend(ctx, name, cmd, signals, &x.commandFlags, 0)
+	return a.attend(ctx, name, cmd, signals, &x.commandFlags, x.timeout)
 }

@@ -7,14 +7,17 @@
 package rootless
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -63,6 +66,10 @@ type Options struct {
 	Egress Egress
 	// Archive is the path of carrel-archive. Required if a secret has a file.
 	Archive string
+	// Memory is the most that each process may use, in bytes, Pids how many there may be, OpenFiles how many files a process may have
+	// open, each 0 for what HostLimits says. Timeout ends the command; 0 is never.
+	Memory, Pids, OpenFiles int64
+	Timeout                 time.Duration
 	// Continue is an earlier run with a staged copy, with which this one goes on where a mount is staged.
 	Continue id.Workspace
 	// Keep leaves the home on disk.
@@ -119,13 +126,18 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
+	limits.MemoryBytes, limits.Pids = cmp.Or(o.Memory, limits.MemoryBytes), cmp.Or(o.Pids, limits.Pids)
+	limits.OpenFiles = cmp.Or(o.OpenFiles, limits.OpenFiles)
+	if err := limits.Validate(); err != nil {
+		return nil, err
+	}
 	st, err := openState()
 	if err != nil {
 		return nil, err
 	}
 	command := execapi.ExecParams{
 		Argv: o.Argv, Env: o.Env, Stdin: execapi.Null, Stdout: execapi.Pipe, Stderr: execapi.Pipe,
-		Asked: execapi.Asked{Source: o.Source},
+		TimeoutMS: o.Timeout.Milliseconds(), Asked: execapi.Asked{Source: o.Source},
 	}
 	if o.Stdin {
 		command.Stdin = execapi.Pipe
@@ -196,6 +208,14 @@ func (r *Run) Far() (relay.Far, error) {
 
 // Wait returns how the command ended.
 func (r *Run) Wait(ctx context.Context) (execapi.Status, error) { return r.running.Wait(ctx) }
+
+// OpenPort says that a port of the command's loopback is to be reached from outside, which is recorded.
+func (r *Run) OpenPort(ctx context.Context, port int) error { return r.running.OpenPort(ctx, port) }
+
+// DialPort connects to it. The connection is the caller's to close.
+func (r *Run) DialPort(ctx context.Context, port int) (*net.TCPConn, error) {
+	return r.running.DialPort(ctx, port)
+}
 
 // Signal sends a signal to the command's process group.
 func (r *Run) Signal(ctx context.Context, signal int) error { return r.running.Signal(ctx, signal) }

@@ -61,7 +61,9 @@ func NearCommand(word string, names []string) string {
 }
 
 // harmful are the commands that end or remove something.
-var harmful = map[string]bool{"kill": true, "destroy": true, "rm": true, "down": true, "discard": true, "undo": true, "apply": true, "stop": true}
+var harmful = map[string]bool{
+	"kill": true, "destroy": true, "rm": true, "down": true, "discard": true, "undo": true, "apply": true, "stop": true,
+}
 
 // distance counts what was inserted, left out, replaced or exchanged with its neighbour to get from one word to the other.
 func distance(a, b string) int {

@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"slices"
 
@@ -165,6 +166,19 @@ func (r *Running) Signal(ctx context.Context, signal int) error {
 func (r *Running) Resize(ctx context.Context, rows, cols uint16) error {
 	return r.do(ctx, operation.OnCommand(operation.ResizeCommand, r.command), func(ctx context.Context, p permit.Permit) error {
 		return r.rt.Resize(ctx, p, execapi.ResizeParams{ID: r.command, Rows: rows, Cols: cols})
+	})
+}
+
+// OpenPort says that ports of its loopback are to be reached, which is judged and recorded. Dial connects to one.
+func (r *Running) OpenPort(ctx context.Context, port int) error {
+	return r.do(ctx, operation.OnPort(operation.OpenPort, port), func(context.Context, permit.Permit) error { return nil })
+}
+
+// DialPort connects to a TCP port of its loopback. The connection is the caller's to close.
+func (r *Running) DialPort(ctx context.Context, port int) (c *net.TCPConn, err error) {
+	return c, r.do(ctx, operation.OnPort(operation.ConnectPort, port), func(ctx context.Context, p permit.Permit) error {
+		c, err = r.rt.Dial(ctx, p, port)
+		return err
 	})
 }
 
