@@ -156,7 +156,8 @@ func (a *app) line(args []string) int {
 	if w, ok := errors.AsType[*fs.PathError](err); ok && w.Op == "write" && w.Path == os.Stdout.Name() {
 		err = fmt.Errorf("cannot write the output: %w; what was asked for may be done: look before you ask again", w.Err)
 	}
-	fmt.Fprintln(s.Err, "carrel:", errorText(err)) // it may quote what an attacker wrote
+	text := errorText(err) // it may quote what an attacker wrote
+	fmt.Fprintln(s.Err, "carrel:", text+a.hint(text))
 	if u, ok := errors.AsType[*usageError](err); ok {
 		fmt.Fprintf(s.Err, "Run \"%s --help\" for how to use it.\n", u.path)
 	}

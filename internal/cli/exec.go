@@ -103,9 +103,9 @@ command may not be executed and 127 if there is no such command.`,
 	waitFlag(c, &x.wait)
 	x.output = outputFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		argv := args[1:]
-		if argv[0] == "--" {
-			argv = argv[1:]
+		argv, err := flagsBehind(c, args[1:])
+		if err != nil {
+			return err
 		}
 		if len(argv) == 0 {
 			return usage(c, "cannot exec: the argument COMMAND is missing")
@@ -113,6 +113,20 @@ command may not be executed and 127 if there is no such command.`,
 		return a.exec(c, args[0], argv, &x)
 	}
 	return c
+}
+
+// flagsBehind reads flags that stand behind the name of a workspace, as kubectl has them, and returns the command: no program's name
+// begins with a dash.
+func flagsBehind(c *cobra.Command, args []string) (argv []string, err error) {
+	if len(args) == 0 || !strings.HasPrefix(args[0], "-") || args[0] == "-" {
+		return args, nil
+	}
+	f := c.Flags()
+	f.SetInterspersed(false)
+	if err := f.Parse(args); err != nil {
+		return nil, flagError(c, err)
+	}
+	return f.Args(), nil
 }
 
 func (a *app) exec(c *cobra.Command, workspace string, argv []string, x *execFlags) error {

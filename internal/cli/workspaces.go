@@ -138,7 +138,7 @@ of {{NAME}}.
 			return nil, nil, err
 		}
 		if !created {
-			a.progress("The workspace was there already.")
+			a.tellKept(c.Flags(), req, w)
 		} else if err := around.Watch(id.Workspace(w.GetName())); err != nil {
 			return nil, nil, err
 		}

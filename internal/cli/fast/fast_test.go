@@ -46,6 +46,8 @@ func TestParse(t *testing.T) {
 		{"exec demo --", ""},
 		{"exec -- demo true", ""},
 		{"exec -i demo cat", ""},
+		{"exec demo -it bash", ""},
+		{"exec demo --env A=1 env", ""},
 		{"exec -t demo sh", ""},
 		{"exec -it demo sh", ""},
 		{"exec -d demo sleep", ""},

@@ -60,8 +60,11 @@ func parse(args []string, lookup func(string) (string, bool)) (p *plain, ok bool
 		return nil, false
 	}
 	p.workspace, p.argv = args[0], args[1:]
-	if len(p.argv) > 0 && p.argv[0] == "--" {
+	switch {
+	case len(p.argv) > 0 && p.argv[0] == "--":
 		p.argv = p.argv[1:]
+	case len(p.argv) > 0 && strings.HasPrefix(p.argv[0], "-") && p.argv[0] != "-":
+		return nil, false // a flag behind the name
 	}
 	for _, a := range p.argv {
 		if !utf8.ValidString(a) {

@@ -37,6 +37,15 @@ func Flag(command, name string) string {
 	return ""
 }
 
+// Set is the set of hosts that somebody means by the name of a registry, a language or a program, and else the one whose name is
+// nearest, of those there are. Names begin with @.
+func Set(name string, there []string) string {
+	if s := sets[strings.ToLower(name)]; s != "" && slices.Contains(there, s) {
+		return s
+	}
+	return Near(name, there)
+}
+
 // Near is the name that is nearest to a word, "" if none is near: one slip of the fingers in a short word, two in one of six letters
 // or more. Of those that are equally near it is the first.
 func Near(word string, names []string) (near string) {

@@ -43,6 +43,15 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+func TestSet(t *testing.T) {
+	there := []string{"@apt", "@cargo", "@npm", "@pip"}
+	for name, want := range map[string]string{"@pypi": "@pip", "@NodeJS": "@npm", "@npn": "@npm", "@golang": "", "@nobody": ""} {
+		if got := habits.Set(name, there); got != want {
+			t.Errorf("%s: %q, not %q", name, got, want)
+		}
+	}
+}
+
 func FuzzNear(f *testing.F) {
 	f.Add("crate")
 	f.Fuzz(func(t *testing.T, word string) {

@@ -40,6 +40,15 @@ var commands = map[string]string{
 	"codex":        "carrel run --here -it -- codex runs it in a workspace of its own",
 }
 
+// sets are other names of sets.
+var sets = map[string]string{
+	"@pypi": "@pip", "@python": "@pip", "@uv": "@pip", "@poetry": "@pip",
+	"@node": "@npm", "@nodejs": "@npm", "@npmjs": "@npm", "@yarn": "@npm", "@pnpm": "@npm", "@bun": "@npm",
+	"@crates": "@cargo", "@crates.io": "@cargo", "@rust": "@cargo", "@golang": "@go", "@goproxy": "@go",
+	"@debian": "@apt", "@ubuntu": "@apt", "@deb": "@apt", "@gh": "@github", "@hf": "@huggingface",
+	"@anthropic": "@llm", "@openai": "@llm", "@gemini": "@llm", "@ai": "@llm",
+}
+
 // flags are answers to flags of other programs, in the order in which they are looked for. of are the commands that a row is for, all
 // if it is empty.
 var flags = []struct{ of, names, answer string }{
