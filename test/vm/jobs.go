@@ -61,8 +61,8 @@ var suite = []struct {
 	// Programs that others wrote reach hosts in the same way everywhere, and what is wrong is refused in the same way.
 	{
 		dir: "test/rootless", seconds: 480, once: true, long: "^Test(Own.*|EveryOwn.*|Run.*|MountRace|Together|Terminal.*|Attacks|Conformance|" +
-			"SignalAtAnyMoment|Egress(Programs|Git|SSH|PackageClients|Cargo|Clients.*|RulesThatAreWrong|AsksNobody)|Secret.*|Model.*|" +
-			"RulesWithoutEffect)$",
+			"ManyStaged.*|ApplyIsKilled|SignalAtAnyMoment|Egress(Programs|Git|SSH|PackageClients|Cargo|Clients.*|RulesThatAreWrong|AsksNobody)|" +
+			"Secret.*|Model.*|RulesWithoutEffect)$",
 	},
 	{dir: "test/vm/whole", seconds: 240, bin: checkoutBin},
 	// The first changes a host for a moment, and is skipped there; the second is about control groups.
