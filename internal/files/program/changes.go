@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/carrel-dev/carrel/internal/files/changed"
 	"github.com/carrel-dev/carrel/internal/linux/filetree"
 	"github.com/carrel-dev/carrel/internal/spec/hostfiles"
@@ -79,19 +77,10 @@ func (s *served) changedIn(ctx context.Context, d *filetree.Dir, p place) (chang
 }
 
 func changeOf(f changed.Finding) fileapi.Entry {
-	kind := "device"
-	switch f.Mode & unix.S_IFMT {
-	case unix.S_IFREG:
-		kind = "file"
-	case unix.S_IFLNK:
-		kind = "link"
-	case unix.S_IFIFO:
-		kind = "fifo"
-	case unix.S_IFSOCK:
-		kind = "socket"
-	}
+	mode := filetree.ModeOf(f.Mode)
 	e := fileapi.Entry{
-		Path: []byte(f.Path), Type: kind, Mode: f.Mode & 0o777, Size: f.Size, Kind: string(f.Kind), Reader: f.Reader, Trigger: f.Trigger,
+		Path: []byte(f.Path), Type: typeWord(mode), Mode: uint32(mode.Perm()), Size: f.Size, Kind: string(f.Kind), Reader: f.Reader,
+		Trigger: f.Trigger,
 	}
 	if f.Target != "" {
 		e.Target = []byte(f.Target)

@@ -320,11 +320,15 @@ var typeWords = map[fs.FileMode]string{
 	0: "file", fs.ModeDir: "directory", fs.ModeSymlink: "link", fs.ModeNamedPipe: "fifo", fs.ModeSocket: "socket",
 }
 
-func entryOf(i filetree.Info, p string) fileapi.Entry {
-	word, ok := typeWords[i.Mode.Type()]
-	if !ok {
-		word = "device"
+func typeWord(m fs.FileMode) string {
+	if word, ok := typeWords[m.Type()]; ok {
+		return word
 	}
+	return "device"
+}
+
+func entryOf(i filetree.Info, p string) fileapi.Entry {
+	word := typeWord(i.Mode)
 	e := fileapi.Entry{Path: []byte(p), Type: word, Mode: uint32(i.Mode.Perm()), MTimeNS: i.MTime.UnixNano(), Target: []byte(i.Target)}
 	if word == "file" || word == "link" {
 		e.Size = i.Size

@@ -128,13 +128,18 @@ var types = map[uint32]fs.FileMode{
 	unix.S_IFSOCK: fs.ModeSocket, unix.S_IFCHR: fs.ModeDevice | fs.ModeCharDevice, unix.S_IFBLK: fs.ModeDevice,
 }
 
-func infoOf(name string, st *unix.Stat_t) Info {
-	kind, ok := types[st.Mode&unix.S_IFMT]
+// ModeOf is the mode of stat(2) as package fs has it: the type, and permission bits alone.
+func ModeOf(mode uint32) fs.FileMode {
+	kind, ok := types[mode&unix.S_IFMT]
 	if !ok {
 		kind = fs.ModeIrregular
 	}
+	return kind | fs.FileMode(mode&0o777)
+}
+
+func infoOf(name string, st *unix.Stat_t) Info {
 	return Info{
-		Name: name, Mode: kind | fs.FileMode(st.Mode&0o777), Size: st.Size, MTime: time.Unix(st.Mtim.Unix()),
+		Name: name, Mode: ModeOf(st.Mode), Size: st.Size, MTime: time.Unix(st.Mtim.Unix()),
 		dev: uint64(st.Dev), ino: st.Ino,
 	}
 }

@@ -61,6 +61,14 @@ export class Files {
         limit?: number;
     }): Promise<import("../types/carrel.d.ts").SearchFilesResponse>;
     /**
+     * What was changed below a directory since a time, or since the workspace was made, what programs act on first.
+     * @param {Path} [path] @param {{ since?: Date, limit?: number }} [o]
+     */
+    changes(path?: Path, { since, limit }?: {
+        since?: Date;
+        limit?: number;
+    }): Promise<import("../types/carrel.d.ts").ListChangesResponse>;
+    /**
      * The changes that agents made to files and that can be undone, those that were undone included. What runs in the workspace can
      * change what is said of them.
      */

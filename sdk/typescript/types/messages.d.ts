@@ -53,6 +53,7 @@ export namespace FileService {
     let packFiles: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").PackFilesRequest, import("../types/carrel.d.ts").PackFilesResponse>;
     let unpackFiles: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").UnpackFilesRequest, import("../types/carrel.d.ts").UnpackFilesResponse>;
     let searchFiles: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").SearchFilesRequest, import("../types/carrel.d.ts").SearchFilesResponse>;
+    let listChanges: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").ListChangesRequest, import("../types/carrel.d.ts").ListChangesResponse>;
     let watchFiles: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").WatchFilesRequest, import("../types/carrel.d.ts").WatchFilesResponse>;
     let listPatches: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").ListPatchesRequest, import("../types/carrel.d.ts").ListPatchesResponse>;
     let undoPatch: import("../types/method.d.ts").Method<import("../types/carrel.d.ts").UndoPatchRequest, import("../types/carrel.d.ts").UndoPatchResponse>;
