@@ -29,8 +29,8 @@ func (p *runPorts) listen(ctx context.Context, a *app, c *cobra.Command) (err er
 	for _, text := range p.texts {
 		m, ok := parsePortMap(text)
 		if !ok {
-			return usage(c, "cannot use --port %q: give PORT, or LOCAL:PORT with the one to listen on here, each from 1 to 65535; a LOCAL of 0 is "+
-				"a free one, and no address is taken", text)
+			return usage(c, "cannot use --port %q: give PORT, or LOCAL:PORT with the one to listen on here, each from 1 to 65535, or a LOCAL of 0 "+
+				"for a free one; it is always on 127.0.0.1", text)
 		}
 		p.flags.mapped = append(p.flags.mapped, m)
 	}

@@ -264,7 +264,8 @@ func (a *app) discardCommand() *cobra.Command {
 		Long: `discard removes what runs with --here=staged wrote, applied or not, and with it what carrel undo needs. The
 directory itself is not touched.
 
---older removes the copies of all runs that began longer ago than a time, but for those that still run.
+--older removes the copies of all runs that began longer ago than a time, but for those that still run
+and those of workspaces.
 
 ` + stagedUse,
 		Example: "  carrel discard\n  carrel discard run-1a2b3c4d\n  carrel discard --older 7d",

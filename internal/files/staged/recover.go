@@ -65,22 +65,20 @@ func CutOff(keepDir string) bool {
 		return false
 	}
 	defer s.close()
-	return slices.ContainsFunc(list, func(e os.DirEntry) bool {
-		name := e.Name()
-		return number(name, idPrefix) > 0 && !s.has(name, conflictFile) &&
-			(!s.has(name, doneFile) || s.has(name, planFile) || s.has(name, madeFile) || s.has(name, commitFile))
-	})
+	return slices.ContainsFunc(list, func(e os.DirEntry) bool { return number(e.Name(), idPrefix) > 0 && s.cutOff(e.Name()) })
+}
+
+// cutOff reports whether a transaction is neither done, with nothing left of it to clean up, nor in conflict.
+func (s *store) cutOff(id string) bool {
+	return !s.has(id, conflictFile) && (!s.has(id, doneFile) || s.has(id, planFile) || s.has(id, madeFile) || s.has(id, commitFile))
 }
 
 func (t *txn) recover(id string) (r Recovered, err error) {
 	r.ID = id
 	switch {
-	case t.s.has(id, conflictFile):
+	case !t.s.cutOff(id):
 		return r, nil
 	case t.s.has(id, doneFile):
-		if !t.s.has(id, planFile) && !t.s.has(id, madeFile) && !t.s.has(id, commitFile) {
-			return r, nil
-		}
 		r.Outcome = Finished
 		return r, t.s.unlink(id, planFile, madeFile, commitFile)
 	}
